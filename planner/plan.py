@@ -1,0 +1,120 @@
+"""The plan: everything a rank needs to know to train, decided once, before any rank starts.
+
+A worker that holds (plan, rank) decides nothing outside the bounds and rules named here, so the cost model prices
+exactly what runs, golden files pin it, and a plan can be written by hand.
+"""
+
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from planner.errors import PlanInvalidError
+from planner.frozen import Frozen
+
+Exchange = Literal["none", "ring"]
+ActionKind = Literal["F", "B"]
+
+
+class Action(NamedTuple):
+    """One entry of a rank's list: run stage ``stage`` forward (F) or backward (B) for ``micro_batch``."""
+
+    stage: int
+    kind: ActionKind
+    micro_batch: int
+
+
+class Stage(Frozen):
+    """A run of units on ``dp_degree * cp_degree`` ranks; the cp axis is the fastest in ``ranks``."""
+
+    units: tuple[str, ...]
+    ranks: tuple[int, ...]
+    dp_degree: int = Field(ge=1)
+    cp_degree: int = Field(ge=1)
+    exchange: Exchange
+
+
+class Partition(Frozen):
+    """Which node goes to which cp rank: ``order`` of the nodes, cut into shards of equal work."""
+
+    order: Literal["natural"] = "natural"
+    fingerprint: str = ""
+
+
+class Prediction(Frozen):
+    """What the cost model expects: seconds per optimiser step, and peak bytes per rank over the bare process."""
+
+    step_time_s: float
+    memory_bytes: tuple[int, ...]
+    terms_s: dict[str, float] = Field(default_factory=dict)
+
+
+class MegaGraphPlan(Frozen):
+    """How a graph transformer trains: stages of units, degrees, exchange, micro-batches, and actions per rank."""
+
+    kind: Literal["megagraph"] = "megagraph"
+    world_size: int = Field(ge=1)
+    stages: tuple[Stage, ...]
+    num_micro_batches: int = Field(default=1, ge=1)
+    actions: tuple[tuple[Action, ...], ...]
+    recompute: tuple[str, ...] = ()
+    sharded: tuple[str, ...] = ()
+    bias: Literal["rebuild", "per_stage"] = "rebuild"
+    partition: Partition = Partition()
+    num_threads: int = Field(default=1, ge=1)
+    report_every_steps: int = Field(default=1, ge=1)
+    predicted: Prediction | None = None
+    reasons: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> "MegaGraphPlan":
+        check_stages(self)
+        return self
+
+
+class QueueBudget(Frozen):
+    """Bounds of one queue between two neighbouring stages of the MQ-GNN pipeline."""
+
+    name: str
+    max_items: int = Field(ge=1)
+    max_bytes: int = Field(ge=1)
+
+
+class MQGNNPlan(Frozen):
+    """How a sampled GNN trains: replicas, what overlaps, threads, and the bounds of every queue."""
+
+    kind: Literal["mqgnn"] = "mqgnn"
+    world_size: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    fanouts: tuple[int, ...]
+    pipelined: bool = True
+    num_sampling_workers: int = Field(default=1, ge=1)
+    num_threads: int = Field(default=1, ge=1)
+    queues: tuple[QueueBudget, ...] = ()
+    sync: Literal["ddp"] = "ddp"
+    report_every_steps: int = Field(default=1, ge=1)
+    predicted: Prediction | None = None
+    reasons: tuple[str, ...] = ()
+
+
+Plan = Annotated[MegaGraphPlan | MQGNNPlan, Field(discriminator="kind")]
+PLAN_ADAPTER: TypeAdapter[MegaGraphPlan | MQGNNPlan] = TypeAdapter(Plan)
+
+
+def check_stages(plan: MegaGraphPlan) -> None:
+    """Hold a plan to its laws. Raises ``PlanInvalidError`` that prints all the numbers of the first broken one."""
+    widths = [stage.dp_degree * stage.cp_degree for stage in plan.stages]
+    groups = {stage.ranks for stage in plan.stages}
+    if sum(len(group) for group in groups) != plan.world_size:
+        raise PlanInvalidError(
+            f"the ranks of all stage groups must add up to the world size: {sorted(groups)} against {plan.world_size}"
+        )
+    for index, (stage, width) in enumerate(zip(plan.stages, widths, strict=True)):
+        if len(stage.ranks) != width:
+            raise PlanInvalidError(
+                f"stage {index}: dp_degree {stage.dp_degree} x cp_degree {stage.cp_degree} = {width} ranks,"
+                f" but it lists {len(stage.ranks)}: {stage.ranks}"
+            )
+        if stage.cp_degree > 1 and stage.exchange == "none":
+            raise PlanInvalidError(f"stage {index}: cp_degree {stage.cp_degree} needs an exchange, found 'none'")
+    if len(plan.actions) != plan.world_size:
+        raise PlanInvalidError(f"one action list per rank: {plan.world_size} ranks, {len(plan.actions)} lists")

@@ -1,0 +1,122 @@
+"""The profile: what the probes measured, and what identifies it. Workers write it, the planner reads it.
+
+Two shapes describe a job to the planner without a tensor in sight; a ``Profile`` belongs to one shape, device, dtype
+and set of software versions (its key) and is never used for another.
+"""
+
+import hashlib
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from planner.frozen import Frozen
+
+
+class TransformerShape(Frozen):
+    """A graph transformer job. ``graph_sizes`` are nodes per training graph; one entry means one large graph."""
+
+    kind: Literal["megagraph"] = "megagraph"
+    model: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_features: int
+    num_classes: int
+    num_buckets: int
+    ffn_ratio: float
+    graph_sizes: tuple[int, ...]
+    graphs_per_step: int = 1
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class SampledShape(Frozen):
+    """A sampled GNN job. ``batch_size`` counts the seeds of one optimiser step over all replicas."""
+
+    kind: Literal["mqgnn"] = "mqgnn"
+    model: str
+    num_layers: int
+    hidden_size: int
+    num_features: int
+    num_classes: int
+    num_nodes: int
+    num_edges: int
+    num_train: int
+    batch_size: int
+    fanouts: tuple[int, ...]
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+JobShape = Annotated[TransformerShape | SampledShape, Field(discriminator="kind")]
+
+
+class ProfileKey(Frozen):
+    """What a profile is valid for. ``fingerprint`` is its name in the store."""
+
+    shape: JobShape
+    device_name: str
+    num_ranks: int
+    software: tuple[tuple[str, str], ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of the whole key."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:32]
+
+
+class UnitSample(Frozen):
+    """One unit of a transformer, run on ``num_rows`` query rows against ``num_columns`` keys, on ``num_threads``.
+
+    ``saved_bytes`` stay alive between forward and backward, ``peak_bytes`` is the highest point above the start.
+    """
+
+    unit: Literal["embedding", "block", "head", "optimizer"]
+    num_rows: int
+    num_columns: int
+    num_threads: int
+    forward_s: float
+    backward_s: float
+    saved_bytes: int
+    peak_bytes: int
+
+
+class LinkSample(Frozen):
+    """One collective over ``world_size`` ranks: ``num_bytes`` is the payload of one rank."""
+
+    operation: Literal["all_reduce", "p2p"]
+    world_size: int
+    num_bytes: int
+    seconds: float
+
+
+class StageSample(Frozen):
+    """One stage of the sampled pipeline: mean seconds per mini-batch and bytes that it hands on, on ``num_threads``."""
+
+    stage: Literal["sample", "prepare", "compute", "exchange"]
+    num_threads: int
+    batch_size: int
+    seconds: float
+    num_bytes: int
+
+
+class Profile(Frozen):
+    """All samples of one probe run. ``base_bytes`` is what the framework itself takes on first use (per rank)."""
+
+    key: ProfileKey
+    measured_at: str
+    duration_s: float
+    units: tuple[UnitSample, ...] = ()
+    links: tuple[LinkSample, ...] = ()
+    stages: tuple[StageSample, ...] = ()
+    parameter_bytes: int = 0
+    base_bytes: int = 0
+
+
+class ProbeRequest(Frozen):
+    """What the planner wants measured: sizes for the units, payloads for the links, threads to try."""
+
+    key: ProfileKey
+    unit_sizes: tuple[tuple[int, int], ...] = ()
+    link_bytes: tuple[int, ...] = ()
+    stage_batch_sizes: tuple[int, ...] = ()
+    threads: tuple[int, ...] = (1,)
+    repeats: int = Field(default=3, ge=1)

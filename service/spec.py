@@ -1,0 +1,49 @@
+"""What a job is: the spec that a user submits, and the states that it goes through."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from planner.frozen import Frozen
+from workers.spec import TrainSpec
+
+
+class JobState(StrEnum):
+    """Where a job is; the legal moves stand in ``service.states``."""
+
+    PENDING = "PENDING"
+    PROFILING = "PROFILING"
+    PLANNING = "PLANNING"
+    SCHEDULING = "SCHEDULING"
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class ResourcesSpec(Frozen):
+    """What the job asks of the cluster: ranks, and CPUs and GPUs for each of them."""
+
+    num_workers: int = Field(default=2, ge=1, le=8192)
+    cpus_per_worker: float = Field(default=1.0, gt=0, le=1024)
+    gpus_per_worker: float = Field(default=0.0, ge=0, le=16)
+
+
+class LimitsSpec(Frozen):
+    """When to give up."""
+
+    max_runtime_s: float = Field(default=86_400.0, gt=0)
+    max_restarts: int = Field(default=2, ge=0, le=100)
+
+
+class JobSpec(TrainSpec):
+    """A whole job as submitted."""
+
+    name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")
+    resources: ResourcesSpec = ResourcesSpec()
+    limits: LimitsSpec = LimitsSpec()
+
+    def train_spec(self) -> TrainSpec:
+        """The part that the ranks need."""
+        return TrainSpec(kind=self.kind, dataset=self.dataset, model=self.model, training=self.training)

@@ -1,0 +1,45 @@
+"""Errors that training code raises to users: data, specs, checkpoints, runs that went wrong."""
+
+from planner.errors import GraphmillError
+
+
+class DatasetNotFoundError(GraphmillError):
+    """No reader or no file for the asked data set; the message says what was looked for and where."""
+
+    code = "dataset_not_found"
+
+
+class DatasetInvalidError(GraphmillError):
+    """A data set breaks a rule; the message names the file and row, or the node."""
+
+    code = "dataset_invalid"
+
+
+class ModelInvalidError(GraphmillError):
+    """A model cannot be built from its spec, or does not fit the data."""
+
+    code = "model_invalid"
+
+
+class CheckpointInvalidError(GraphmillError):
+    """A checkpoint is missing, incomplete or belongs to another job."""
+
+    code = "checkpoint_invalid"
+
+
+class TrainingDivergedError(GraphmillError):
+    """The loss became NaN or infinite; the message names step and rank."""
+
+    code = "training_diverged"
+
+
+class VersionMismatchError(GraphmillError):
+    """A node runs another version of graphmill than the driver."""
+
+    code = "version_mismatch"
+
+
+class StageFailedError(GraphmillError):
+    """A stage of a pipeline failed or stopped answering; the message names the stage."""
+
+    code = "stage_failed"
