@@ -1,0 +1,21 @@
+"""The meter sees what a region allocates."""
+
+import numpy as np
+
+from workers.training.memory import PeakMemory
+
+
+def test_the_peak_counts_memory_that_was_freed_again() -> None:
+    meter = PeakMemory()
+    meter.start()
+    block = np.ones(64 << 20, dtype=np.uint8)
+    del block
+    assert 60 << 20 <= meter.peak_bytes() <= 96 << 20
+
+
+def test_starting_again_forgets_the_old_peak() -> None:
+    meter = PeakMemory()
+    block = np.ones(64 << 20, dtype=np.uint8)
+    del block
+    meter.start()
+    assert meter.peak_bytes() <= 16 << 20

@@ -1,0 +1,42 @@
+"""The peak-memory meter of one process: resident bytes on CPU, allocated bytes on CUDA, over a baseline."""
+
+from pathlib import Path
+
+import torch
+
+_CLEAR = Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
+
+
+class PeakMemory:
+    """Highest point since ``start``, over the level at ``start``.
+
+    On Linux the kernel keeps the exact high-water mark of a process (``VmHWM``); writing 5 to ``clear_refs`` resets it
+    to the present level. The mark belongs to the process: one meter at a time.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._cuda = device if device is not None and device.type == "cuda" else None
+        self._baseline_bytes = 0
+
+    def start(self) -> None:
+        """Take the present level as zero."""
+        if self._cuda is not None:
+            torch.cuda.reset_peak_memory_stats(self._cuda)
+            self._baseline_bytes = torch.cuda.memory_allocated(self._cuda)
+            return
+        _CLEAR.write_text("5")
+        self._baseline_bytes = _status_bytes("VmRSS")
+
+    def peak_bytes(self) -> int:
+        """Bytes of the highest point since ``start`` over the level then; never negative."""
+        if self._cuda is not None:
+            return max(0, torch.cuda.max_memory_allocated(self._cuda) - self._baseline_bytes)
+        return max(0, _status_bytes("VmHWM") - self._baseline_bytes)
+
+
+def _status_bytes(field: str) -> int:
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"{_STATUS} has no field {field}; the memory meter needs Linux")

@@ -1,0 +1,40 @@
+"""What one rank is given to train, and what it says on the way. No environment, no Ray, no service in here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from planner.plan import MegaGraphPlan, MQGNNPlan
+from workers.data.paths import DataPaths
+from workers.spec import TrainSpec
+from workers.training.folder import Folder
+
+
+@dataclass(frozen=True)
+class Report:
+    """Progress of one rank after optimiser step ``step`` (1-based) of ``total_steps``; ``epoch`` is 1-based too."""
+
+    step: int
+    total_steps: int
+    epoch: int
+    values: Mapping[str, float] = field(default_factory=dict)
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True)
+class RankRun:
+    """Everything that one rank needs. ``report`` is collective: all ranks call it equally often, in the same order.
+
+    With ``world_size > 1`` the default process group exists (nccl on GPUs, gloo on CPUs); alone there may be none.
+    ``job_dir`` holds ``checkpoints/`` and ``export/``.
+    """
+
+    spec: TrainSpec
+    plan: MegaGraphPlan | MQGNNPlan
+    rank: int
+    world_size: int
+    device: torch.device
+    data: DataPaths
+    job_dir: Folder
+    report: Callable[[Report], None]
