@@ -1,0 +1,44 @@
+"""From a reader's graphs to a checked data set with a fingerprint: the one door between readers and the store."""
+
+import hashlib
+
+import numpy as np
+
+from workers.data.checks import check_dataset
+from workers.data.graph import Graph, GraphDataset
+
+
+def build_dataset(
+    name: str,
+    *,
+    graphs: tuple[Graph, ...],
+    num_classes: int,
+    class_names: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+    best_accuracy: float | None = None,
+) -> GraphDataset:
+    """Name, count and fingerprint ``graphs``. Raises ``DatasetInvalidError`` where they break a rule of ``checks``."""
+    dataset = GraphDataset(
+        name=name,
+        graphs=graphs,
+        num_features=graphs[0].features.num_features if graphs else 0,
+        num_classes=num_classes,
+        fingerprint=content_fingerprint(graphs, num_classes=num_classes, class_names=class_names),
+        class_names=class_names,
+        notes=notes,
+        best_accuracy=best_accuracy,
+    )
+    check_dataset(dataset)
+    return dataset
+
+
+def content_fingerprint(graphs: tuple[Graph, ...], *, num_classes: int, class_names: tuple[str, ...]) -> str:
+    """Hex digest (128 bits of SHA-256) of everything that training can see; names and notes do not count."""
+    digest = hashlib.sha256(repr((num_classes, class_names)).encode())
+    for graph in graphs:
+        arrays = {"indptr": graph.indptr, "indices": graph.indices, "y": graph.y, "split": graph.split}
+        arrays |= {f"features.{part}": array for part, array in graph.features.arrays().items()}
+        for part, array in arrays.items():
+            digest.update(repr((part, array.dtype.str, array.shape)).encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:32]

@@ -1,0 +1,109 @@
+"""What a data set must keep before any rank sees it. The first thing that breaks a rule is named: node, edge, feature.
+
+Everything that enters the store passes here, so those who open it need not ask again. Faults in a user's own files are
+found earlier, with file and row (``workers.data.readers.own``).
+"""
+
+import numpy as np
+
+from workers.data.graph import NO_LABEL, NO_SPLIT, SPLIT_NAMES, TEST, TRAIN, Graph, GraphDataset
+from workers.errors import DatasetInvalidError
+
+
+def check_dataset(dataset: GraphDataset) -> None:
+    """Every graph sound, the same features everywhere, at least one training node. Raises ``DatasetInvalidError``."""
+    if not dataset.graphs or not dataset.num_nodes:
+        raise DatasetInvalidError(f"{dataset.name}: the data set has no node; give at least one graph with nodes")
+    many = len(dataset.graphs) > 1
+    for number, graph in enumerate(dataset.graphs):
+        name = f"{dataset.name}, graph {number}" if many else dataset.name
+        check_graph(graph, num_classes=dataset.num_classes, name=name)
+        if graph.features.num_features != dataset.num_features:
+            raise DatasetInvalidError(
+                f"{name}: has {graph.features.num_features} features, the data set {dataset.num_features}"
+            )
+    if not any((graph.split == TRAIN).any() for graph in dataset.graphs):
+        raise DatasetInvalidError(
+            f"{dataset.name}: the training mask is empty, so there is nothing to learn from: put nodes into 'train'"
+        )
+
+
+def check_graph(graph: Graph, *, num_classes: int, name: str = "graph") -> None:
+    """Hold one graph to its rules. Raises ``DatasetInvalidError`` that names the first node or edge that breaks one."""
+    _check_lengths(graph, name=name)
+    _check_edges(graph, name=name)
+    _check_labels(graph, num_classes=num_classes, name=name)
+    place = graph.features.first_not_finite()
+    if place is not None:
+        node, feature = place
+        raise DatasetInvalidError(
+            f"{name}: feature {feature} of node {node} is not finite (NaN or infinite):"
+            " fill it in or leave the node out",
+            node=node,
+            feature=feature,
+        )
+
+
+def _check_lengths(graph: Graph, *, name: str) -> None:
+    found = {"labels": len(graph.y), "split": len(graph.split), "features": graph.features.num_rows}
+    for what, length in found.items():
+        if length != graph.num_nodes:
+            raise DatasetInvalidError(f"{name}: {graph.num_nodes} nodes but {length} rows of {what}")
+
+
+def _check_edges(graph: Graph, *, name: str) -> None:
+    indptr, indices = graph.indptr, graph.indices
+    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        raise DatasetInvalidError(f"{name}: indptr must rise from 0 to the {len(indices)} edges; rebuild it from edges")
+    outside = np.flatnonzero((indices < 0) | (indices >= graph.num_nodes))
+    if len(outside):
+        edge = int(outside[0])
+        source, target = int(indices[edge]), _column_of(indptr, edge)
+        raise DatasetInvalidError(
+            f"{name}: edge {edge} ({source} -> {target}) names node {source}, which does not exist:"
+            f" the nodes are 0..{graph.num_nodes - 1}",
+            edge=edge,
+            node=source,
+        )
+    same_column = np.ones(max(0, len(indices) - 1), dtype=bool)
+    column_starts = indptr[1:-1]
+    inner = column_starts[(column_starts > 0) & (column_starts < len(indices))]
+    same_column[inner - 1] = False
+    unsorted = np.flatnonzero(same_column & (indices[1:] <= indices[:-1]))
+    if len(unsorted):
+        edge = int(unsorted[0]) + 1
+        raise DatasetInvalidError(
+            f"{name}: edge {edge} ({indices[edge]} -> {_column_of(indptr, edge)}) is out of order or given twice:"
+            " build the graph with from_edges",
+            edge=edge,
+        )
+
+
+def _column_of(indptr: np.ndarray, edge: int) -> int:
+    return int(np.searchsorted(indptr, edge, side="right")) - 1
+
+
+def _check_labels(graph: Graph, *, num_classes: int, name: str) -> None:
+    outside = np.flatnonzero((graph.y != NO_LABEL) & ((graph.y < 0) | (graph.y >= num_classes)))
+    if len(outside):
+        node = int(outside[0])
+        raise DatasetInvalidError(
+            f"{name}: node {node} has the label {graph.y[node]}, but the classes are 0..{num_classes - 1}"
+            f" (and {NO_LABEL} for no label)",
+            node=node,
+            label=int(graph.y[node]),
+        )
+    strange = np.flatnonzero((graph.split < NO_SPLIT) | (graph.split > TEST))
+    if len(strange):
+        node = int(strange[0])
+        raise DatasetInvalidError(
+            f"{name}: node {node} is in part {graph.split[node]}; parts are 0 train, 1 val, 2 test, -1 none", node=node
+        )
+    unlabelled = np.flatnonzero((graph.split != NO_SPLIT) & (graph.y == NO_LABEL))
+    if len(unlabelled):
+        node = int(unlabelled[0])
+        raise DatasetInvalidError(
+            f"{name}: node {node} is in {SPLIT_NAMES[graph.split[node]]!r} but has no label:"
+            " label it or take it out of the split",
+            node=node,
+        )

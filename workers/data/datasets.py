@@ -1,0 +1,138 @@
+"""The front door to data: a spec in, an opened data set out; and the list of what there is to ask for.
+
+    spec --> prepared before? --yes--> mapped from our cache, in milliseconds, without torch_geometric or sklearn
+                    |no
+                    +--> reader (``readers/``) --> build.py checks --> store.py writes --> mapped
+
+To add a data set: its name goes into ``workers.spec.NAMED_DATASETS``, its files (if it has any) into ``sources.py``,
+its reader into ``readers/`` and into ``_reader`` or ``_BUILT_IN`` below.
+"""
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+from planner.frozen import Frozen
+from workers.data.graph import GraphDataset
+from workers.data.paths import DataPaths
+from workers.data.readers.builtin import read_digits_knn, read_karate
+from workers.data.readers.own import own_key, read_own
+from workers.data.readers.pyg import read_pyg
+from workers.data.readers.sbm import read_sbm, read_sbm_graphs
+from workers.data.readers.wordnet3 import read_wordnet3
+from workers.data.sources import SOURCES, find_source, in_raw_cache, raw_cache
+from workers.data.store import open_or_prepare, read_meta
+from workers.errors import DatasetInvalidError, DatasetNotFoundError
+from workers.spec import NAMED_DATASETS, DatasetSpec
+
+_BUILT_IN: dict[str, Callable[[str], GraphDataset]] = {
+    "karate": read_karate,
+    "digits-knn": read_digits_knn,
+    "sbm": read_sbm,
+    "sbm-graphs": read_sbm_graphs,
+}
+
+
+class DatasetInfo(Frozen):
+    """One line of the list: where a named set is, and its size once it was prepared (None before)."""
+
+    name: str
+    source: str
+    is_found: bool
+    where: str | None
+    is_prepared: bool
+    num_graphs: int | None = None
+    num_nodes: int | None = None
+    num_edges: int | None = None
+    num_features: int | None = None
+    num_classes: int | None = None
+
+
+def load_dataset(spec: DatasetSpec, *, paths: DataPaths) -> GraphDataset:
+    """Open the data set of ``spec``, preparing it first if nobody has (others who ask meanwhile wait for it).
+
+    Raises ``DatasetNotFoundError`` (unknown name, files not there) or ``DatasetInvalidError`` (files or split faulty).
+    """
+    if spec.path is not None:
+        return _load_own(Path(spec.path), split=spec.split, paths=paths)
+    assert spec.name is not None, "DatasetSpec has a name or a path"
+    _check_name(spec.name)
+    _check_split(spec.name, split=spec.split, num_splits=_num_splits(spec.name))
+    return open_or_prepare(
+        paths.cache,
+        key=_key(spec.name, split=spec.split),
+        build=_reader(spec.name, split=spec.split, paths=paths),
+        lock=spec.name,
+    )
+
+
+def list_datasets(paths: DataPaths) -> list[DatasetInfo]:
+    """Every named set, found or not. Looks at file names only and imports no tensor library."""
+    return [_describe(name, source=source, paths=paths) for name, source in NAMED_DATASETS.items()]
+
+
+def _load_own(folder: Path, *, split: int, paths: DataPaths) -> GraphDataset:
+    folder = folder.expanduser().resolve()
+    _check_split(str(folder), split=split, num_splits=1)
+    key = own_key(folder)
+    return open_or_prepare(paths.cache, key=key, build=lambda: read_own(folder, key=key))
+
+
+def _reader(name: str, *, split: int, paths: DataPaths) -> Callable[[], GraphDataset]:
+    if name in _BUILT_IN:
+        return lambda: _BUILT_IN[name](name)
+    source = SOURCES[name]
+    if source.pyg_class:
+        return lambda: read_pyg(source, paths=paths, split=split)
+    return lambda: read_wordnet3(source, paths=paths)
+
+
+def _key(name: str, *, split: int) -> str:
+    return f"{name}-{split}" if _num_splits(name) > 1 else name
+
+
+def _num_splits(name: str) -> int:
+    return SOURCES[name].num_splits if name in SOURCES else 1
+
+
+def _check_name(name: str) -> None:
+    if name not in NAMED_DATASETS:
+        close = difflib.get_close_matches(name.lower(), [known.lower() for known in NAMED_DATASETS], n=1)
+        meant = [known for known in NAMED_DATASETS if close and known.lower() == close[0]]
+        hint = f" (did you mean {meant[0]}?)" if meant else ""
+        raise DatasetNotFoundError(
+            f"there is no data set named {name!r}{hint}; the names are {', '.join(NAMED_DATASETS)}."
+            " Your own files are given by path instead of name",
+            name=name,
+            known=list(NAMED_DATASETS),
+        )
+
+
+def _check_split(name: str, *, split: int, num_splits: int) -> None:
+    if split >= num_splits:
+        has = "has one split, number 0" if num_splits == 1 else f"has the splits 0..{num_splits - 1}"
+        raise DatasetInvalidError(f"data set {name} {has}; found split {split} in the spec", name=name, split=split)
+
+
+def _describe(name: str, *, source: str, paths: DataPaths) -> DatasetInfo:
+    meta = read_meta(paths.cache, _key(name, split=0))
+    where = _where(name, paths=paths)
+    sizes = {} if meta is None else meta.model_dump(include=set(DatasetInfo.model_fields) - {"name"})
+    return DatasetInfo(
+        name=name,
+        source=source,
+        is_found=where is not None or meta is not None,
+        where=where or (str(paths.cache / "prepared" / _key(name, split=0)) if meta else None),
+        is_prepared=meta is not None,
+        **sizes,
+    )
+
+
+def _where(name: str, *, paths: DataPaths) -> str | None:
+    if name in _BUILT_IN:
+        return "built in"
+    source = SOURCES[name]
+    found = find_source(source, paths=paths)
+    if found is None and in_raw_cache(source, paths=paths):
+        found = raw_cache(source, paths=paths)
+    return str(found) if found else None

@@ -1,0 +1,87 @@
+"""The graph that everything trains on: one attributed graph in CSC, and a data set of one or many of them.
+
+Readers make these values, ``store`` keeps them on disk, both runtimes and the probe read them. A data set for
+node classification has one large graph whose nodes are split, or many small graphs that lie in one part each.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+TRAIN, VALIDATION, TEST, NO_SPLIT = 0, 1, 2, -1
+SPLIT_NAMES = ("train", "val", "test")  # by part
+NO_LABEL = -1
+
+
+class Features(Protocol):
+    """Node features behind one question; ``workers.data.features`` has the dense and the sparse form."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of nodes."""
+
+    @property
+    def num_features(self) -> int:
+        """Length F of every node's vector."""
+
+    def gather(self, rows: np.ndarray) -> np.ndarray:
+        """The vectors of ``rows`` as a fresh float32 [len(rows), F]."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The named arrays that this is stored and fingerprinted as."""
+
+    def first_not_finite(self) -> tuple[int, int] | None:
+        """(node, feature) of the first NaN or infinity, None when all is finite."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """One attributed graph in CSC: the in-neighbours of v are ``indices[indptr[v]:indptr[v + 1]]``, sorted, no doubles.
+
+    A message flows from an in-neighbour to v. The named sets are undirected: both directions are stored.
+    """
+
+    indptr: np.ndarray  # int64 [N + 1]
+    indices: np.ndarray  # int32, or int64 where N or E need it [E]
+    features: Features
+    y: np.ndarray  # int64 [N], NO_LABEL where the class is not known
+    split: np.ndarray  # int8 [N], TRAIN, VALIDATION, TEST or NO_SPLIT
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """E: directed entries, so an undirected edge counts twice."""
+        return len(self.indices)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphDataset:
+    """One or many graphs over the same features and classes. Equal ``fingerprint`` means equal content.
+
+    ``best_accuracy`` is the test accuracy that no method can beat in expectation, where that is known by construction;
+    ``notes`` say in plain sentences what was done to the data on its way here.
+    """
+
+    name: str
+    graphs: tuple[Graph, ...]
+    num_features: int
+    num_classes: int
+    fingerprint: str
+    class_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    best_accuracy: float | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all graphs."""
+        return sum(graph.num_nodes for graph in self.graphs)
+
+    @property
+    def num_edges(self) -> int:
+        """Directed entries of all graphs."""
+        return sum(graph.num_edges for graph in self.graphs)

@@ -1,0 +1,84 @@
+"""The label column of a user's nodes.csv: class numbers without a gap, or words; never a mixture."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from workers.data.graph import NO_LABEL
+from workers.data.readers.csv_table import CsvTable
+from workers.data.readers.faults import FaultList
+
+_CLASS_NUMBER = r"^[+-]?\d{1,9}(\.0*)?$"  # "3", and "3.0" as spreadsheets and pandas write it
+
+
+class Labels(NamedTuple):
+    """``y`` int64 [N] with NO_LABEL where the cell is empty or -1; ``class_names`` are empty for class numbers."""
+
+    y: np.ndarray
+    num_classes: int
+    class_names: tuple[str, ...]
+
+
+def read_labels(nodes: CsvTable, *, faults: FaultList) -> Labels:
+    """Labels of all records; what cannot be a class is noted in ``faults``."""
+    import pyarrow.compute
+
+    texts = nodes.text("label")
+    known = np.asarray(pyarrow.compute.not_equal(texts, ""))
+    is_number = np.asarray(pyarrow.compute.match_substring_regex(texts, _CLASS_NUMBER)) & known
+    if not is_number.any():
+        return _words(nodes, texts=texts, known=known, faults=faults)
+    mixed = known & ~is_number
+    if mixed.any():
+        number_row = int(nodes.rows[np.flatnonzero(is_number)[0]])
+        faults.add_each(
+            nodes.path.name,
+            bad=mixed,
+            rows=nodes.rows,
+            describe=lambda record: (
+                f"label {texts[record].as_py()!r} is not a class number, while row {number_row} has one;"
+                " use numbers everywhere or words everywhere"
+            ),
+        )
+    digits = pyarrow.compute.if_else(is_number, texts, str(NO_LABEL))
+    y = np.asarray(pyarrow.compute.cast(digits, pyarrow.float64())).astype(np.int64)
+    return _numbers(nodes, y=y, faults=faults)
+
+
+def _words(nodes: CsvTable, *, texts: object, known: np.ndarray, faults: FaultList) -> Labels:
+    import pyarrow.compute
+
+    encoded = pyarrow.compute.dictionary_encode(texts)
+    words = np.array(encoded.dictionary.to_pylist(), dtype=object)
+    class_names = tuple(sorted(word for word in words if word))
+    numbers = {word: number for number, word in enumerate(class_names)}
+    of_code = np.array([numbers.get(word, NO_LABEL) for word in words], dtype=np.int64)
+    y = np.where(known, of_code[np.asarray(encoded.indices)], NO_LABEL)
+    _check_two_classes(nodes, num_classes=len(class_names), faults=faults)
+    return Labels(y, len(class_names), class_names)
+
+
+def _numbers(nodes: CsvTable, *, y: np.ndarray, faults: FaultList) -> Labels:
+    """Numbers must be 0..C-1 and each must occur: a gap is more often a slip of the pen than an empty class."""
+    present = np.unique(y[y >= 0])
+    gaps = np.flatnonzero(present != np.arange(len(present)))
+    num_classes = int(gaps[0]) if len(gaps) else len(present)
+    faults.add_each(
+        nodes.path.name,
+        bad=(y < NO_LABEL) | (y >= num_classes),
+        rows=nodes.rows,
+        describe=lambda record: (
+            f"label {y[record]} is outside the classes 0..{num_classes - 1}: no node has the label {num_classes};"
+            " number the classes 0..C-1 without a gap, or use words"
+            if y[record] >= 0
+            else f"label {y[record]} is negative; class numbers start at 0 ({NO_LABEL} or nothing means not known)"
+        ),
+    )
+    _check_two_classes(nodes, num_classes=num_classes, faults=faults)
+    return Labels(y, num_classes, ())
+
+
+def _check_two_classes(nodes: CsvTable, *, num_classes: int, faults: FaultList) -> None:
+    if num_classes < 2:
+        found = "only one class" if num_classes else "no label at all"
+        faults.add(nodes.path.name, row=None, text=f"the label column has {found}; at least two classes are needed")

@@ -1,0 +1,193 @@
+"""Prepared data sets on disk: .npy arrays and meta.json per set, opened by mapping, prepared once by whoever is first.
+
+    cache/prepared/<key>/meta.json, indptr.npy, indices.npy, y.npy, split.npy, features.*.npy, *_offsets.npy
+    cache/locks/<lock>.lock
+
+All graphs of a set lie one after the other in the same arrays, so one graph and ten thousand are the same few files. A
+set is written to a folder of its own and renamed when complete: nobody ever sees half of one. Two ranks that come at
+once meet at the lock: one prepares, the other opens what it made. A set of an older ``FORMAT`` is made again.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+
+from planner.frozen import Frozen
+from workers.data.features import DenseFeatures, SparseFeatures, concatenate, windows
+from workers.data.graph import Graph, GraphDataset
+
+# Raise it when the layout changes, or what any reader makes of its files.
+FORMAT = 1
+
+
+class StoredMeta(Frozen):
+    """meta.json: what a data set is, without its arrays. ``format`` comes first and is read before the rest."""
+
+    format: int
+    name: str
+    fingerprint: str
+    num_graphs: int
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    features: Literal["dense", "sparse"]
+    class_names: tuple[str, ...]
+    notes: tuple[str, ...]
+    best_accuracy: float | None
+
+
+def open_or_prepare(
+    cache: Path, *, key: str, build: Callable[[], GraphDataset], lock: str | None = None
+) -> GraphDataset:
+    """The set under ``key``; ``build`` is called only where there is none, and by one process at a time.
+
+    Keys that build from the same raw files share a ``lock``. What ``build`` raises comes through and leaves nothing.
+    """
+    folder = cache / "prepared" / key
+    dataset = _open(folder)
+    if dataset is not None:
+        return dataset
+    with exclusive(cache / "locks" / f"{lock or key}.lock"):
+        dataset = _open(folder)  # another process may have been first
+        if dataset is None:
+            _write(build(), folder)
+            dataset = _open(folder)
+    assert dataset is not None, f"{folder} was just written"
+    return dataset
+
+
+def read_meta(cache: Path, key: str) -> StoredMeta | None:
+    """What is known of a prepared set, None where there is none of the present format."""
+    return _read_meta(cache / "prepared" / key)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the file lock ``path`` against other processes and threads; the kernel frees it if the holder is killed.
+
+    The file stays: removing it would let a third process lock a new file of the same name beside a waiting second.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _read_meta(folder: Path) -> StoredMeta | None:
+    try:
+        text = (folder / "meta.json").read_text()
+    except FileNotFoundError:
+        return None
+    if json.loads(text).get("format") != FORMAT:
+        return None
+    return StoredMeta.model_validate_json(text)
+
+
+def _open(folder: Path) -> GraphDataset | None:
+    meta = _read_meta(folder)
+    if meta is None:
+        return None
+    y, split, indptr, indices = (_map(folder, name) for name in ("y", "split", "indptr", "indices"))
+    nodes, edges = _map(folder, "node_offsets"), _map(folder, "edge_offsets")
+    graphs = []
+    for number, features in enumerate(windows(_open_features(folder, meta), offsets=nodes)):
+        first, last = int(nodes[number]), int(nodes[number + 1])
+        graphs.append(
+            Graph(
+                indptr=indptr[first + number : last + number + 1],  # every graph before has one entry more than nodes
+                indices=indices[edges[number] : edges[number + 1]],
+                features=features,
+                y=y[first:last],
+                split=split[first:last],
+            )
+        )
+    return GraphDataset(
+        name=meta.name,
+        graphs=tuple(graphs),
+        num_features=meta.num_features,
+        num_classes=meta.num_classes,
+        fingerprint=meta.fingerprint,
+        class_names=meta.class_names,
+        notes=meta.notes,
+        best_accuracy=meta.best_accuracy,
+    )
+
+
+def _open_features(folder: Path, meta: StoredMeta) -> DenseFeatures | SparseFeatures:
+    if meta.features == "dense":
+        return DenseFeatures(_map(folder, "features.matrix"))
+    return SparseFeatures(
+        indptr=_map(folder, "features.indptr"),
+        columns=_map(folder, "features.columns"),
+        values=_map(folder, "features.values"),
+        num_features=meta.num_features,
+    )
+
+
+def _map(folder: Path, name: str) -> np.ndarray:
+    # Copy-on-write pages: shared between ranks and never written back, yet of the same (writable) type as arrays in
+    # memory, so numba compiles once and torch wraps them without a warning. np.asarray drops the slower memmap class.
+    return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False))
+
+
+def _write(dataset: GraphDataset, folder: Path) -> None:
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed while it held the lock
+    partial.mkdir(parents=True)
+    try:
+        features = concatenate(tuple(graph.features for graph in dataset.graphs))
+        for name, array in _arrays(dataset, features).items():
+            with (partial / f"{name}.npy").open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+                _to_disk(file)
+        with (partial / "meta.json").open("w") as file:
+            file.write(_meta_of(dataset, features).model_dump_json(indent=2))
+            _to_disk(file)
+        shutil.rmtree(folder, ignore_errors=True)  # an older format; processes that mapped it keep their pages
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _to_disk(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _arrays(dataset: GraphDataset, features: DenseFeatures | SparseFeatures) -> dict[str, np.ndarray]:
+    graphs = dataset.graphs
+    return {
+        "indptr": np.concatenate([graph.indptr for graph in graphs]),
+        "indices": np.concatenate([graph.indices for graph in graphs]),
+        "y": np.concatenate([graph.y for graph in graphs]),
+        "split": np.concatenate([graph.split for graph in graphs]),
+        "node_offsets": np.cumsum([0, *(graph.num_nodes for graph in graphs)]),
+        "edge_offsets": np.cumsum([0, *(graph.num_edges for graph in graphs)]),
+        **{f"features.{name}": array for name, array in features.arrays().items()},
+    }
+
+
+def _meta_of(dataset: GraphDataset, features: DenseFeatures | SparseFeatures) -> StoredMeta:
+    return StoredMeta(
+        format=FORMAT,
+        name=dataset.name,
+        fingerprint=dataset.fingerprint,
+        num_graphs=len(dataset.graphs),
+        num_nodes=dataset.num_nodes,
+        num_edges=dataset.num_edges,
+        num_features=dataset.num_features,
+        num_classes=dataset.num_classes,
+        features="dense" if isinstance(features, DenseFeatures) else "sparse",
+        class_names=dataset.class_names,
+        notes=dataset.notes,
+        best_accuracy=dataset.best_accuracy,
+    )
