@@ -43,3 +43,15 @@ class StageFailedError(GraphmillError):
     """A stage of a pipeline failed or stopped answering; the message names the stage."""
 
     code = "stage_failed"
+
+
+class SeedsInvalidError(GraphmillError):
+    """Seeds that cannot be sampled for: repeated, or no nodes of the graph; the message names the first."""
+
+    code = "seeds_invalid"
+
+
+class ProbeFailedError(GraphmillError):
+    """The ranks of a probe did not answer in time."""
+
+    code = "probe_failed"

@@ -1,0 +1,187 @@
+"""Several replicas of the sampled runtime against one process over the same global batches."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from planner.plan import MQGNNPlan, QueueBudget
+from tests.kit.gloo_pool import GlooPool
+from tests.workers.mqgnn.graphs import clustered_graph
+from tests.workers.mqgnn.runs import Settings, train_by_hand
+from workers.data.paths import DataPaths
+from workers.models.sampled import build_sampled_gnn
+from workers.mqgnn.evaluation import Evaluator
+from workers.mqgnn.exchange import AllReduce, Communicator, close_communicator, open_communicator
+from workers.mqgnn.train import train
+from workers.spec import DatasetSpec, SampledGNNSpec, TrainingSpec, TrainSpec
+from workers.training.folder import Folder
+from workers.training.run import RankRun, Report
+
+# 180 training nodes or so: the last batch of 32 is short, and parts of 3 ranks are uneven
+GRAPH = clustered_graph(300, degree=10)
+EXACT = {"rtol": 0, "atol": 1e-10}
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with GlooPool(4) as pool:
+        yield pool
+
+
+def train_replica(rank: int, world_size: int, settings: Settings) -> tuple[dict[str, torch.Tensor], list[float]]:
+    communicator = open_communicator(world_size)
+    try:
+        return train_by_hand(GRAPH, settings, rank=rank, communicator=communicator)
+    finally:
+        close_communicator(communicator)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("fanouts", [(-1, -1), (3, 3)])
+def test_replicas_equal_one_process_over_the_same_global_batches(pool, world_size, fanouts):
+    settings = Settings(fanouts=fanouts, epochs=2)
+    weights, losses = train_by_hand(GRAPH, settings)
+    for found, found_losses in pool.run(train_replica, settings, world_size=world_size):
+        assert found_losses == pytest.approx(losses, rel=0, abs=1e-10)
+        for name in weights:
+            torch.testing.assert_close(found[name], weights[name], **EXACT)
+
+
+@pytest.mark.parametrize("model", ["graphsage", "gcn"])
+def test_replicas_end_with_the_same_weights_bit_for_bit(pool, model):
+    settings = Settings(model=model, fanouts=(3, 2), dropout=0.5, dtype=torch.float32, pipelined=True)
+    (one, _), (other, _) = pool.run(train_replica, settings, world_size=2)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_pipelined_run_of_replicas_equals_the_serial_one_bit_for_bit(pool):
+    serial = Settings(dropout=0.5, dtype=torch.float32)
+    (weights, losses), _ = pool.run(train_replica, serial, world_size=2)
+    pipelined = replace(serial, pipelined=True, num_sampling_workers=2)
+    (again, losses_again), _ = pool.run(train_replica, pipelined, world_size=2)
+    assert losses == losses_again
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+
+
+def test_a_step_without_seeds_for_some_replicas_ends_and_counts_each_seed_once(pool):
+    num_train = int((GRAPH.split == 0).sum())
+    settings = Settings(batch_size=num_train - 1, epochs=2)  # the second batch has one seed for four replicas
+    weights, losses = train_by_hand(GRAPH, replace(settings, fanouts=(-1, -1)))
+    found = pool.run(train_replica, replace(settings, fanouts=(-1, -1)), world_size=4)
+    assert len(losses) == 4
+    for replica, replica_losses in found:
+        assert replica_losses == pytest.approx(losses, rel=0, abs=1e-10)
+        for name in weights:
+            torch.testing.assert_close(replica[name], weights[name], **EXACT)
+
+
+def add_up(rank: int, world_size: int) -> tuple[list[float], float]:
+    """Gradient of rank r is r + 1; a parameter that only rank 0 uses has one there alone."""
+    communicator = open_communicator(world_size)
+    model = torch.nn.ModuleList([torch.nn.Linear(2, 1, bias=False), torch.nn.Linear(2, 1, bias=False)])
+    rule = AllReduce(model, communicator=communicator)
+    rule.zero()
+    loss = model[0](torch.full((1, 2), rank + 1.0)).sum()
+    if rank == 0:
+        loss = loss + model[1](torch.ones(1, 2)).sum()
+    loss.backward()
+    combined = rule.combine(torch.tensor(float(rank)))
+    close_communicator(communicator)
+    return [parameter.grad[0, 0].item() for parameter in model.parameters()], combined.item()
+
+
+def test_gradients_and_losses_are_summed_also_where_a_replica_does_not_use_a_parameter(pool):
+    assert pool.run(add_up, world_size=3) == [([6.0, 1.0], 3.0)] * 3
+
+
+def count(rank: int, world_size: int, name: str) -> list[list[int]]:
+    torch.manual_seed(1)
+    spec = SampledGNNSpec(name=name, hidden_size=16, fanouts=(2, 2, 2))
+    model = build_sampled_gnn(spec, num_features=8, num_classes=3).double()
+    communicator = open_communicator(world_size)
+    evaluator = Evaluator(
+        GRAPH, rank=rank, communicator=communicator, device=torch.device("cpu"), dtype=torch.float64, chunk_bytes=4096
+    )
+    counts = evaluator.count(model).tolist()
+    close_communicator(communicator)
+    return counts
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn"])
+def test_evaluation_over_shards_counts_what_one_process_counts(pool, name):
+    alone = count(0, 1, name)
+    assert pool.run(count, name, world_size=4) == [alone] * 4
+
+
+def train_whole(rank: int, world_size: int, job_dir: str, cache: str) -> tuple[dict[str, float], list[Report]]:
+    reports: list[Report] = []
+
+    def report(entry: Report) -> None:
+        reports.append(entry)
+        if world_size > 1:
+            dist.barrier()  # as under Ray Train: a rank that reports more or less than another would hang here
+
+    queues = tuple(QueueBudget(name=name, max_items=2, max_bytes=2**22) for name in ("sample", "prepare"))
+    run = RankRun(
+        spec=TrainSpec(
+            kind="mqgnn",
+            dataset=DatasetSpec(name="sbm"),
+            model=SampledGNNSpec(name="graphsage", hidden_size=16, fanouts=(-1, -1), dropout=0.0),
+            training=TrainingSpec(epochs=4, batch_size=128, eval_every_epochs=2, dtype="float64"),
+        ),
+        plan=MQGNNPlan(world_size=world_size, batch_size=128, fanouts=(-1, -1), queues=queues, report_every_steps=3),
+        rank=rank,
+        world_size=world_size,
+        device=torch.device("cpu"),
+        data=DataPaths(root=None, cache=Path(cache)),
+        job_dir=Folder(job_dir),
+        report=report,
+    )
+    return train(run), reports
+
+
+def test_a_whole_run_on_two_ranks_reports_what_one_rank_reports(pool, tmp_path):
+    alone, alone_reports = train_whole(0, 1, str(tmp_path / "one"), str(tmp_path / "cache"))
+    found = pool.run(train_whole, str(tmp_path / "two"), str(tmp_path / "cache"), world_size=2)
+    for values, reports in found:
+        assert values["test_accuracy"] == alone["test_accuracy"]
+        assert values["val_accuracy"] == alone["val_accuracy"]
+        assert [(report.step, report.epoch, report.checkpoint is None) for report in reports] == [
+            (report.step, report.epoch, report.checkpoint is None) for report in alone_reports
+        ]
+        assert [report.values["loss"] for report in reports] == pytest.approx(
+            [report.values["loss"] for report in alone_reports], rel=0, abs=1e-10
+        )
+    assert (tmp_path / "two" / "export" / "model.safetensors").exists()
+    assert {path.name for path in (tmp_path / "two" / "checkpoints").glob("step-*/*")} == {
+        "rank-00000.pt",
+        "rank-00001.pt",
+        "manifest.json",
+    }
+
+
+def resume_alone(rank: int, world_size: int, job_dir: str, cache: str) -> int:
+    return len(train_whole(rank, world_size, job_dir, cache)[1])
+
+
+def test_a_run_may_go_on_with_another_number_of_replicas(pool, tmp_path):
+    pool.run(train_whole, str(tmp_path / "job"), str(tmp_path / "cache"), world_size=2)
+    assert pool.run(resume_alone, str(tmp_path / "job"), str(tmp_path / "cache"), world_size=3) == [1, 1, 1]
+
+
+def communicate(rank: int, world_size: int) -> list[float]:
+    communicator = open_communicator(world_size)
+    assert communicator.world_size == world_size
+    tensor = torch.tensor([float(rank)])
+    communicator.broadcast_in_place(tensor, source=world_size - 1)
+    communicator.barrier()
+    close_communicator(communicator)
+    return tensor.tolist()
+
+
+def test_broadcast_gives_every_replica_the_tensor_of_one(pool):
+    assert pool.run(communicate, world_size=4) == [[3.0]] * 4
+    assert Communicator().world_size == 1

@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn.models import GCN, GraphSAGE
+
+from tests.workers.mqgnn.graphs import clustered_graph, graph_of_edges
+from workers.data.graph import Graph
+from workers.models.sampled import build_sampled_gnn, forward_blocks
+from workers.mqgnn.sampler import NeighborSampler, SampledSubgraph
+from workers.spec import SampledGNNSpec
+
+GRAPH = clustered_graph(400, degree=12)
+FANOUTS = [(4,), (4, 3), (3, 2, 2), (-1, -1), (2, -1, 3)]
+
+
+def build(name: str, fanouts: tuple[int, ...], *, dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    spec = SampledGNNSpec(name=name, hidden_size=16, fanouts=fanouts, dropout=dropout)
+    return build_sampled_gnn(spec, num_features=8, num_classes=3).double()
+
+
+def sample(graph: Graph, seeds: np.ndarray, fanouts: tuple[int, ...]) -> tuple[SampledSubgraph, Tensor]:
+    subgraph = NeighborSampler(graph, fanouts=fanouts).sample(seeds, key=1)
+    return subgraph, torch.from_numpy(graph.features.gather(subgraph.node_ids)).double()
+
+
+def edge_index(subgraph: SampledSubgraph) -> Tensor:
+    targets = np.repeat(np.arange(len(subgraph.indptr) - 1), np.diff(subgraph.indptr))
+    return torch.from_numpy(np.stack((subgraph.indices, targets)).astype(np.int64))
+
+
+def run_blocks(model: nn.Module, x: Tensor, subgraph: SampledSubgraph) -> Tensor:
+    return forward_blocks(
+        model,
+        x,
+        indptr=torch.from_numpy(subgraph.indptr),
+        indices=torch.from_numpy(subgraph.indices),
+        num_nodes_per_hop=subgraph.num_nodes_per_hop,
+        num_edges_per_hop=subgraph.num_edges_per_hop,
+    )
+
+
+def gradients(model: nn.Module, output: Tensor) -> list[Tensor]:
+    weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
+    return list(torch.autograd.grad((output * weights).sum(), model.parameters()))
+
+
+def test_models_are_the_classes_of_pyg_themselves():
+    assert type(build("graphsage", (3, 2))) is GraphSAGE
+    assert type(build("gcn", (3, 2))) is GCN
+
+
+@pytest.mark.parametrize("fanouts", FANOUTS)
+@pytest.mark.parametrize("name", ["graphsage", "gcn"])
+def test_trimmed_blocks_equal_the_class_on_the_whole_subgraph_in_outputs_and_gradients(name, fanouts):
+    model = build(name, fanouts)
+    subgraph, x = sample(GRAPH, np.arange(0, 60, 2), fanouts)
+    ours, theirs = run_blocks(model, x, subgraph), model(x, edge_index(subgraph))[:30]
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    for mine, other in zip(gradients(model, ours), gradients(model, theirs), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+
+
+def test_trimmed_blocks_equal_the_trimming_of_pyg_for_graphsage():
+    model = build("graphsage", (4, 3))
+    subgraph, x = sample(GRAPH, np.arange(30), (4, 3))
+    theirs = model(
+        x,
+        edge_index(subgraph),
+        num_sampled_nodes_per_hop=list(subgraph.num_nodes_per_hop),
+        num_sampled_edges_per_hop=list(subgraph.num_edges_per_hop),
+    )
+    torch.testing.assert_close(run_blocks(model, x, subgraph), theirs[:30], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn"])
+def test_no_layer_computes_a_row_that_is_thrown_away(name):
+    model = build(name, (3, 2, 2))
+    subgraph, x = sample(GRAPH, np.arange(20), (3, 2, 2))
+    rows = []
+    for convolution in model.convs:
+        product = convolution.lin_l if name == "graphsage" else convolution.lin
+        product.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
+    run_blocks(model, x, subgraph)
+    up_to_hop = np.cumsum(subgraph.num_nodes_per_hop).tolist()
+    assert rows == [up_to_hop[2], up_to_hop[1], up_to_hop[0]]
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn"])
+def test_a_batch_of_isolated_nodes_gives_one_finite_row_per_seed(name):
+    graph = graph_of_edges([(0, 1)], num_nodes=8, num_features=8)
+    model = build(name, (3, 2))
+    subgraph, x = sample(graph, np.arange(2, 8), (3, 2))
+    output = run_blocks(model, x, subgraph)
+    assert output.shape == (6, 3)
+    assert output.isfinite().all()
+    torch.testing.assert_close(output, model(x, edge_index(subgraph)), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn"])
+def test_isolated_nodes_beside_others_stay_finite_in_outputs_and_gradients(name):
+    graph = graph_of_edges([(0, 1), (1, 2), (5, 2)], num_nodes=8, num_features=8)
+    model = build(name, (3, 2))
+    subgraph, x = sample(graph, np.arange(8), (3, 2))
+    output = run_blocks(model, x, subgraph)
+    torch.testing.assert_close(output, model(x, edge_index(subgraph)), rtol=0, atol=1e-12)
+    assert all(gradient.isfinite().all() for gradient in gradients(model, output))
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn"])
+def test_no_seeds_give_no_rows(name):
+    subgraph, x = sample(GRAPH, np.empty(0, dtype=np.int64), (3, 2))
+    assert run_blocks(build(name, (3, 2)), x, subgraph).shape == (0, 3)
+
+
+def test_dropout_acts_between_layers_in_training_only():
+    model = build("graphsage", (3, 2), dropout=0.5)
+    subgraph, x = sample(GRAPH, np.arange(20), (3, 2))
+    assert not torch.equal(run_blocks(model, x, subgraph), run_blocks(model, x, subgraph))
+    model.eval()
+    torch.testing.assert_close(run_blocks(model, x, subgraph), model(x, edge_index(subgraph))[:20], rtol=0, atol=1e-12)

@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+import torch
+
+from tests.workers.mqgnn.graphs import clustered_graph
+from workers.models.sampled import build_sampled_gnn
+from workers.mqgnn.evaluation import Evaluator
+from workers.mqgnn.exchange import Communicator
+from workers.spec import SampledGNNSpec
+from workers.training.evaluation import count_correct
+
+GRAPH = clustered_graph(300, degree=10)
+
+
+def build(name: str, num_layers: int) -> torch.nn.Module:
+    torch.manual_seed(1)
+    spec = SampledGNNSpec(name=name, hidden_size=16, fanouts=(2,) * num_layers, dropout=0.5)
+    return build_sampled_gnn(spec, num_features=8, num_classes=3).double()
+
+
+def evaluator(**settings) -> Evaluator:
+    return Evaluator(
+        GRAPH, rank=0, communicator=Communicator(), device=torch.device("cpu"), dtype=torch.float64, **settings
+    )
+
+
+@pytest.mark.parametrize("chunk_bytes", [64, 4096, 2**26])
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("name", ["graphsage", "gcn"])
+def test_counts_equal_those_of_the_plain_class_on_the_whole_graph(name, num_layers, chunk_bytes):
+    model = build(name, num_layers)
+    targets = np.repeat(np.arange(300), np.diff(GRAPH.indptr))
+    edge_index = torch.from_numpy(np.stack((GRAPH.indices, targets)).astype(np.int64))
+    x = torch.from_numpy(GRAPH.features.gather(np.arange(300))).double()
+    logits = model.eval()(x, edge_index)
+    expected = count_correct(logits, y=torch.from_numpy(GRAPH.y), split=torch.from_numpy(GRAPH.split))
+    model.train()  # dropout must not reach the evaluation
+    assert torch.equal(evaluator(chunk_bytes=chunk_bytes).count(model), expected)
+    assert expected[:, 1].tolist() == np.bincount(GRAPH.split, minlength=3).tolist()
+
+
+def test_evaluating_twice_gives_the_same_counts_in_the_same_order_of_nodes():
+    model, counting = build("graphsage", 2), evaluator()
+    assert torch.equal(counting.count(model), counting.count(model))
+
+
+def test_a_small_chunk_size_bounds_the_rows_gathered_at_a_time():
+    gathered = []
+
+    class Watching:
+        num_features = 8
+
+        def gather(self, rows):
+            gathered.append(len(rows))
+            return GRAPH.features.gather(rows)
+
+    watched = type(GRAPH)(GRAPH.indptr, GRAPH.indices, Watching(), GRAPH.y, GRAPH.split)
+    counting = Evaluator(
+        watched,
+        rank=0,
+        communicator=Communicator(),
+        device=torch.device("cpu"),
+        dtype=torch.float64,
+        chunk_bytes=50 * 8 * 8,
+    )
+    counting.count(build("graphsage", 2))
+    assert len(gathered) > 1
+    assert max(gathered) <= 50

@@ -1,0 +1,80 @@
+"""What flows through the stages: a sampled subgraph, then the prepared mini-batch; frozen, and aware of their bytes."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workers.mqgnn.sampler import SampledSubgraph
+from workers.mqgnn.seed_order import BatchTask
+
+
+@dataclass(frozen=True, eq=False)
+class SampledBatch:
+    """The output of the sample stage: this replica's seeds of a step and the subgraph around them."""
+
+    task: BatchTask
+    seeds: np.ndarray  # [B] node numbers of the graph
+    subgraph: SampledSubgraph
+    num_seeds_all: int  # seeds of the step over all replicas
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays held."""
+        return self.seeds.nbytes + self.subgraph.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class MiniBatch:
+    """Everything one step computes with. Local node ``i`` is node ``node_ids[i]`` of the graph; the seeds come first.
+
+    The in-neighbours of local node ``v`` are ``indices[indptr[v]:indptr[v + 1]]``, and nodes and edges are ordered by
+    hop, so the block of each layer is a prefix (``workers.models.sampled``). ``copied`` is set where the tensors are
+    still on their way to a CUDA device: call ``wait`` before use.
+    """
+
+    task: BatchTask
+    seeds: Tensor  # int64 [B]
+    node_ids: Tensor  # [n], int32 or int64 like the graph's indices
+    x: Tensor  # [n, F]
+    y: Tensor  # int64 [B], labels of the seeds
+    indptr: Tensor  # int32 [nodes before the last hop + 1]
+    indices: Tensor  # int32 [e]
+    num_sampled_nodes_per_hop: tuple[int, ...]
+    num_sampled_edges_per_hop: tuple[int, ...]
+    num_seeds_all: int
+    copied: torch.cuda.Event | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors held."""
+        return sum(tensor.nbytes for tensor in self._tensors().values())
+
+    @property
+    def edge_index(self) -> Tensor:
+        """The sampled edges as PyG writes them: int64 [2, e], source above target, grouped by hop, nearest first."""
+        degrees = self.indptr.diff()
+        targets = torch.arange(len(degrees), device=degrees.device).repeat_interleave(degrees)
+        return torch.stack((self.indices.long(), targets))
+
+    def to_cuda(self, device: torch.device, *, stream: torch.cuda.Stream) -> "MiniBatch":
+        """Start copying to ``device`` on ``stream`` from page-locked memory, without waiting for the end."""
+        with torch.cuda.stream(stream):
+            moved = {
+                name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in self._tensors().items()
+            }
+            return replace(self, **moved, copied=stream.record_event())
+
+    def wait(self) -> None:
+        """Make the current CUDA stream wait for the copy, and keep the memory until that stream is done with it."""
+        if self.copied is None:
+            return
+        current = torch.cuda.current_stream(self.x.device)
+        current.wait_event(self.copied)
+        for tensor in self._tensors().values():
+            tensor.record_stream(current)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        names = ("seeds", "node_ids", "x", "y", "indptr", "indices")
+        return {name: getattr(self, name) for name in names}

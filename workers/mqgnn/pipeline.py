@@ -1,0 +1,195 @@
+"""Runs tasks through stages: in threads with bounded queues between them, or one after the other in this thread.
+
+Both forms hand the same items in the same order to the consumer, who is the last stage. Threads share the process:
+the sampler is compiled without the interpreter lock, and numpy and torch release it while they copy and multiply.
+
+Stopping is one path for all ends (done, the consumer left, a stage failed or hangs): abort every queue, so that
+whoever waits wakes at once, then join the threads.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from planner.errors import PlanInvalidError
+from planner.plan import QueueBudget
+from workers.errors import StageFailedError
+from workers.mqgnn.bounded_queue import BoundedQueue, Entry, QueueAbortedError
+from workers.mqgnn.stage import Stage, StageMeter, StageWorker, stage_failure, stage_hang
+
+HANG_DEADLINE_S = 300.0  # far above the slowest honest mini-batch, far below a job's patience
+
+
+class Pipeline:
+    """Stages, the budgets of the queues behind them, and what was measured. Each ``run`` starts and ends afresh."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        *,
+        budgets: Iterable[QueueBudget] = (),
+        pipelined: bool = True,
+        hang_deadline_s: float = HANG_DEADLINE_S,
+    ) -> None:
+        """``budgets`` name the stage that fills the queue. Raises ``PlanInvalidError`` when a stage lacks its own."""
+        by_name = {budget.name: budget for budget in budgets}
+        missing = [stage.name for stage in stages if stage.name not in by_name]
+        if pipelined and missing:
+            raise PlanInvalidError(
+                f"a pipelined run needs a queue budget per stage; missing for {missing}, found {sorted(by_name)}"
+            )
+        self._stages = tuple(stages)
+        self._budgets = [by_name[stage.name] for stage in stages] if pipelined else []
+        self._pipelined = pipelined
+        self._hang_deadline_s = hang_deadline_s
+        self.meters = {stage.name: StageMeter() for stage in stages}
+        self.queues: dict[str, BoundedQueue[Any]] = {}
+
+    @contextmanager
+    def run(self, tasks: Iterable[Any]) -> Iterator[Iterator[Any]]:
+        """Give an iterator over what the last stage makes of ``tasks``, in their order.
+
+        Leaving the block, early or not, stops all threads. Iteration raises ``StageFailedError`` naming the stage
+        that failed, or that has worked on one item for longer than the hang deadline.
+        """
+        if not self._pipelined:
+            yield self._in_a_row(tasks)
+            return
+        self.queues = {budget.name: BoundedQueue(budget) for budget in self._budgets}
+        threads = _StageThreads(
+            self._stages,
+            tasks=tasks,
+            queues=tuple(self.queues.values()),
+            meters=self.meters,
+            hang_deadline_s=self._hang_deadline_s,
+        )
+        threads.start()
+        try:
+            yield threads.items()
+        finally:
+            threads.stop()
+
+    def _in_a_row(self, tasks: Iterable[Any]) -> Iterator[Any]:
+        workers = [StageWorker(stage, meter=self.meters[stage.name]) for stage in self._stages]
+        for item in tasks:
+            for worker in workers:
+                item = worker(item)
+            yield item
+
+
+class _StageThreads:
+    """The threads of one run."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        *,
+        tasks: Iterable[Any],
+        queues: tuple[BoundedQueue[Any], ...],
+        meters: dict[str, StageMeter],
+        hang_deadline_s: float,
+    ) -> None:
+        self._queues = queues
+        self._hang_deadline_s = hang_deadline_s
+        self._failure: StageFailedError | None = None
+        self._lock = threading.Lock()
+        self._workers: list[tuple[StageWorker, threading.Thread]] = []
+        source: _TaskSource | BoundedQueue[Any] = _TaskSource(tasks)
+        for stage, queue in zip(stages, queues, strict=True):
+            crew = _Crew(queue, stage.num_workers)
+            for number in range(stage.num_workers):
+                worker = StageWorker(stage, meter=meters[stage.name])
+                thread = threading.Thread(
+                    target=self._work, args=(worker, source, crew), name=f"{stage.name}-{number}", daemon=True
+                )
+                self._workers.append((worker, thread))
+            source = queue
+
+    def start(self) -> None:
+        for _, thread in self._workers:
+            thread.start()
+
+    def items(self) -> Iterator[Any]:
+        """What comes out of the last queue."""
+        while True:
+            try:
+                entry = self._queues[-1].get(timeout_s=self._until_deadline_s())
+            except TimeoutError:
+                self._check_hang()
+                continue
+            except QueueAbortedError:
+                if self._failure is None:
+                    return  # stopped from outside
+                raise self._failure from self._failure.__cause__
+            if entry is None:
+                return
+            yield entry.item
+
+    def stop(self) -> None:
+        """Wake everybody and wait until all have left, except threads that are known to hang."""
+        self._abort()
+        for worker, thread in self._workers:
+            thread.join(max(0.0, self._hang_deadline_s - worker.busy_s()))
+            if thread.is_alive() and self._failure is None:
+                raise stage_hang(worker, thread, deadline_s=self._hang_deadline_s)
+
+    def _work(self, worker: StageWorker, source: "_TaskSource | BoundedQueue[Any]", crew: "_Crew") -> None:
+        try:
+            while (entry := source.get()) is not None:
+                item = worker(entry.item)
+                crew.queue.put(item, nbytes=item.nbytes, ticket=entry.ticket)
+            crew.leave()
+        except QueueAbortedError:
+            return
+        except StageFailedError as failure:
+            self._fail(failure)
+        except Exception as error:  # the tasks themselves, or an item without a size
+            self._fail(stage_failure(worker.stage.name, error, item="the next task"))
+
+    def _fail(self, failure: StageFailedError) -> None:
+        with self._lock:
+            self._failure = self._failure or failure
+        self._abort()
+
+    def _abort(self) -> None:
+        for queue in self._queues:
+            queue.abort()
+
+    def _until_deadline_s(self) -> float:
+        """Seconds until the first moment at which some worker can have been busy for too long."""
+        return max(0.0, self._hang_deadline_s - max(worker.busy_s() for worker, _ in self._workers)) + 0.001
+
+    def _check_hang(self) -> None:
+        for worker, thread in self._workers:
+            if worker.busy_s() > self._hang_deadline_s:
+                self._fail(stage_hang(worker, thread, deadline_s=self._hang_deadline_s))
+                return
+
+
+class _Crew:
+    """The workers of one stage, counted so that the last to leave closes their queue."""
+
+    def __init__(self, queue: BoundedQueue[Any], size: int) -> None:
+        self.queue = queue
+        self._present = size
+        self._lock = threading.Lock()
+
+    def leave(self) -> None:
+        with self._lock:
+            self._present -= 1
+            if self._present == 0:
+                self.queue.close()
+
+
+class _TaskSource:
+    """Numbers the tasks as the workers of the first stage take them."""
+
+    def __init__(self, tasks: Iterable[Any]) -> None:
+        self._tasks = enumerate(tasks)
+        self._lock = threading.Lock()
+
+    def get(self) -> Entry[Any] | None:
+        with self._lock:
+            found = next(self._tasks, None)
+        return None if found is None else Entry(*found)

@@ -1,0 +1,100 @@
+"""The stages in front of the model: sample → prepare → (on CUDA) transfer, built for one replica from plain values.
+
+``build_stages`` is also what the probe times: ``stage.make_worker()`` gives the callable of one stage, to be fed by
+hand: ``prepared = prepare(sample(BatchTask(epoch=1, batch=0)))``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from workers.data.graph import Graph
+from workers.mqgnn.counter_rng import Stream, stream_key
+from workers.mqgnn.minibatch import MiniBatch, SampledBatch
+from workers.mqgnn.sampler import NeighborSampler
+from workers.mqgnn.seed_order import BatchTask, SeedOrder
+from workers.mqgnn.stage import Stage
+
+SAMPLE, PREPARE, TRANSFER = "sample", "prepare", "transfer"
+
+
+def stage_names(device: torch.device) -> tuple[str, ...]:
+    """The stages of a replica on ``device``: what the plan's queues must be named after."""
+    return (SAMPLE, PREPARE, TRANSFER) if device.type == "cuda" else (SAMPLE, PREPARE)
+
+
+def build_stages(
+    graph: Graph,
+    *,
+    order: SeedOrder,
+    fanouts: Sequence[int],
+    rank: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    num_sampling_workers: int = 1,
+) -> tuple[Stage, ...]:
+    """The stages that turn a ``BatchTask`` into the ``MiniBatch`` of ``rank`` on ``device``, in ``dtype``."""
+    stages = {
+        SAMPLE: Stage(
+            SAMPLE, lambda: SampleWorker(graph, order=order, fanouts=fanouts, rank=rank), num_sampling_workers
+        ),
+        PREPARE: Stage(PREPARE, lambda: PrepareWorker(graph, dtype=dtype)),
+        TRANSFER: Stage(TRANSFER, lambda: TransferWorker(device)),
+    }
+    return tuple(stages[name] for name in stage_names(device))
+
+
+class SampleWorker:
+    """Takes the seeds of a task and samples around them."""
+
+    def __init__(self, graph: Graph, *, order: SeedOrder, fanouts: Sequence[int], rank: int) -> None:
+        self._sampler = NeighborSampler(graph, fanouts=fanouts)
+        self._order, self._rank = order, rank
+
+    def __call__(self, task: BatchTask) -> SampledBatch:
+        """Sample the part of ``task`` that is this replica's."""
+        seeds = self._order.part(epoch=task.epoch, batch=task.batch, rank=self._rank)
+        key = stream_key(Stream.SAMPLING, self._order.seed, task.epoch, task.batch)
+        return SampledBatch(
+            task=task,
+            seeds=seeds,
+            subgraph=self._sampler.sample(seeds, key=key),
+            num_seeds_all=self._order.num_seeds(task.batch),
+        )
+
+
+@dataclass(frozen=True)
+class PrepareWorker:
+    """Gathers features and labels and hands everything over as tensors."""
+
+    graph: Graph
+    dtype: torch.dtype
+
+    def __call__(self, sampled: SampledBatch) -> MiniBatch:
+        """Build the mini-batch in host memory."""
+        subgraph = sampled.subgraph
+        return MiniBatch(
+            task=sampled.task,
+            seeds=torch.from_numpy(sampled.seeds),
+            node_ids=torch.from_numpy(subgraph.node_ids),
+            x=torch.from_numpy(self.graph.features.gather(subgraph.node_ids)).to(self.dtype),
+            y=torch.from_numpy(self.graph.y[sampled.seeds]),
+            indptr=torch.from_numpy(subgraph.indptr),
+            indices=torch.from_numpy(subgraph.indices),
+            num_sampled_nodes_per_hop=subgraph.num_nodes_per_hop,
+            num_sampled_edges_per_hop=subgraph.num_edges_per_hop,
+            num_seeds_all=sampled.num_seeds_all,
+        )
+
+
+class TransferWorker:
+    """Copies mini-batches to a CUDA device on a stream of its own, beside the kernels of the model."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def __call__(self, batch: MiniBatch) -> MiniBatch:
+        """Start the copy; the consumer waits for its end with ``MiniBatch.wait``."""
+        return batch.to_cuda(self._device, stream=self._stream)

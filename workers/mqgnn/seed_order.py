@@ -1,0 +1,62 @@
+"""Which seeds each replica takes at each step: a fresh permutation per epoch, cut into global batches, each dealt out.
+
+Every training node is taken exactly once per epoch by exactly one replica, and all replicas make the same number of
+steps: a replica whose part of a short batch is empty still takes the step, with no seeds. The parts of one batch
+differ by at most one seed, so contributions must be weighted by count (``num_seeds``), never averaged over replicas.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from workers.mqgnn.counter_rng import Stream, mix64_array, stream_key
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """One step to prepare for: global batch ``batch`` (0-based) of ``epoch`` (1-based)."""
+
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True, eq=False)
+class SeedOrder:
+    """The seeds of every step. ``train_nodes`` [n] node numbers, ``batch_size`` seeds per step over all replicas."""
+
+    train_nodes: np.ndarray
+    batch_size: int
+    seed: int
+    world_size: int = 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Global batches of an epoch, the same for every replica; the last may be short."""
+        return -(-len(self.train_nodes) // self.batch_size)
+
+    def num_seeds(self, batch: int) -> int:
+        """Seeds of global batch ``batch`` (0-based) over all replicas; at least 1."""
+        return min(self.batch_size, len(self.train_nodes) - batch * self.batch_size)
+
+    def tasks(self, start: int, end: int) -> Iterator[BatchTask]:
+        """The tasks of steps ``start`` + 1 to ``end``, counted from 1 over all epochs."""
+        for step in range(start, end):
+            epoch, batch = divmod(step, self.steps_per_epoch)
+            yield BatchTask(epoch=epoch + 1, batch=batch)
+
+    def part(self, *, epoch: int, batch: int, rank: int) -> np.ndarray:
+        """The seeds of ``rank`` at global batch ``batch`` (0-based) of ``epoch`` (1-based); may be empty."""
+        begin, count = batch * self.batch_size, self.num_seeds(batch)
+        low, high = (begin + count * position // self.world_size for position in (rank, rank + 1))
+        return self.train_nodes[_permutation(len(self.train_nodes), self.seed, epoch)[low:high]]
+
+
+@lru_cache(maxsize=2)
+def _permutation(size: int, seed: int, epoch: int) -> np.ndarray:
+    """A pseudo-random order of 0…size−1: positions sorted by a hash, so it is the same under any numpy."""
+    hashes = mix64_array(np.arange(size, dtype=np.uint64) ^ stream_key(Stream.SEED_ORDER, seed, epoch))
+    order = np.argsort(hashes, kind="stable")
+    order.setflags(write=False)
+    return order

@@ -1,0 +1,96 @@
+"""One step of the pipeline as a value, and a worker of it: a callable that is timed and that fails under its name.
+
+A stage turns one item into one item. ``make_worker`` builds the callable, once per worker, so that each has scratch
+memory of its own; the pipelined and the serial form run the very same workers.
+"""
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from workers.errors import StageFailedError
+
+
+@dataclass(frozen=True)
+class Stage:
+    """``name`` as in the plan's queues; what workers return must have ``nbytes``."""
+
+    name: str
+    make_worker: Callable[[], Callable[[Any], Any]]
+    num_workers: int = 1
+
+
+class StageMeter:
+    """Seconds that the workers of one stage have worked, waiting left out, and the items they finished."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.busy_s = 0.0
+        self.num_items = 0
+
+    def add(self, seconds: float) -> None:
+        """Count one finished item."""
+        with self._lock:
+            self.busy_s += seconds
+            self.num_items += 1
+
+
+class StageWorker:
+    """Runs one worker of ``stage``. Any failure, also of building it, becomes a ``StageFailedError``."""
+
+    def __init__(self, stage: Stage, *, meter: StageMeter) -> None:
+        self.stage = stage
+        self._meter = meter
+        self._work: Callable[[Any], Any] | None = None
+        self.busy_since: float | None = None  # time.perf_counter(), while working
+
+    def __call__(self, item: Any) -> Any:
+        """Work on one item."""
+        self.busy_since = started = time.perf_counter()
+        try:
+            if self._work is None:
+                self._work = self.stage.make_worker()
+            return self._work(item)
+        except Exception as error:
+            raise stage_failure(self.stage.name, error, item=item) from error
+        finally:
+            self.busy_since = None
+            self._meter.add(time.perf_counter() - started)
+
+    def busy_s(self) -> float:
+        """Seconds spent on the present item so far; 0 when waiting."""
+        since = self.busy_since
+        return 0.0 if since is None else time.perf_counter() - since
+
+
+def stage_failure(name: str, error: Exception, *, item: Any) -> StageFailedError:
+    """The error that users see when a stage raises: its name, what it worked on, and the original traceback."""
+    text = "".join(traceback.format_exception(error)).rstrip()
+    return StageFailedError(
+        f"stage {name!r} failed on {_describe_item(item)}: {type(error).__name__}: {error}\n{text}",
+        stage=name,
+        error=type(error).__name__,
+        traceback=text,
+    )
+
+
+def stage_hang(worker: StageWorker, thread: threading.Thread, *, deadline_s: float) -> StageFailedError:
+    """The error that users see when a stage stops answering: its name and where its thread stands now."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    text = "".join(traceback.format_stack(frame)).rstrip() if frame else "its thread has ended"
+    return StageFailedError(
+        f"stage {worker.stage.name!r} has worked on one item for {worker.busy_s():.1f} s and the limit is"
+        f" {deadline_s:g} s; it stands at\n{text}",
+        stage=worker.stage.name,
+        error="hang",
+        traceback=text,
+    )
+
+
+def _describe_item(item: Any) -> str:
+    """A few words that find an item again: its task if it has one."""
+    return str(getattr(item, "task", item))[:200]
