@@ -32,6 +32,12 @@ class Stage(Frozen):
     cp_degree: int = Field(ge=1)
     exchange: Exchange
 
+    @property
+    def cp_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each replica, which share its rows and act together."""
+        width = self.cp_degree
+        return tuple(self.ranks[start : start + width] for start in range(0, len(self.ranks), width))
+
 
 class Partition(Frozen):
     """Which node goes to which cp rank: ``order`` of the nodes, cut into shards of equal work."""
@@ -48,8 +54,21 @@ class Prediction(Frozen):
     terms_s: dict[str, float] = Field(default_factory=dict)
 
 
+class RunnerUp(Frozen):
+    """A candidate that was not chosen, in words, and what it lacks against the one that was."""
+
+    choice: str
+    step_time_s: float
+    memory_bytes: int
+    lacks: str
+
+
 class MegaGraphPlan(Frozen):
-    """How a graph transformer trains: stages of units, degrees, exchange, micro-batches, and actions per rank."""
+    """How a graph transformer trains: stages of units, degrees, exchange, micro-batches, and actions per rank.
+
+    The graphs of an optimiser step are dealt to the replicas, a replica's graphs to its ``num_micro_batches``
+    micro-batches; a micro-batch may be empty in a short step. One large graph is one micro-batch.
+    """
 
     kind: Literal["megagraph"] = "megagraph"
     world_size: int = Field(ge=1)
@@ -64,6 +83,7 @@ class MegaGraphPlan(Frozen):
     report_every_steps: int = Field(default=1, ge=1)
     predicted: Prediction | None = None
     reasons: tuple[str, ...] = ()
+    runners_up: tuple[RunnerUp, ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> "MegaGraphPlan":
@@ -80,7 +100,11 @@ class QueueBudget(Frozen):
 
 
 class MQGNNPlan(Frozen):
-    """How a sampled GNN trains: replicas, what overlaps, threads, and the bounds of every queue."""
+    """How a sampled GNN trains: replicas, what overlaps, threads, and the bounds of every queue.
+
+    ``batch_size`` counts the seeds of one optimiser step over all replicas. ``num_threads`` are the intra-op threads
+    of a replica's compute stage; a plan that is not ``pipelined`` runs the stages one after the other.
+    """
 
     kind: Literal["mqgnn"] = "mqgnn"
     world_size: int = Field(ge=1)
@@ -94,10 +118,16 @@ class MQGNNPlan(Frozen):
     report_every_steps: int = Field(default=1, ge=1)
     predicted: Prediction | None = None
     reasons: tuple[str, ...] = ()
+    runners_up: tuple[RunnerUp, ...] = ()
 
 
 Plan = Annotated[MegaGraphPlan | MQGNNPlan, Field(discriminator="kind")]
 PLAN_ADAPTER: TypeAdapter[MegaGraphPlan | MQGNNPlan] = TypeAdapter(Plan)
+
+
+def steps_per_report(step_time_s: float) -> int:
+    """``report_every_steps`` for about one report a second: a report is a barrier over all ranks."""
+    return max(1, round(1.0 / step_time_s)) if step_time_s > 0 else 1
 
 
 def check_stages(plan: MegaGraphPlan) -> None:

@@ -13,7 +13,10 @@ from planner.frozen import Frozen
 
 
 class TransformerShape(Frozen):
-    """A graph transformer job. ``graph_sizes`` are nodes per training graph; one entry means one large graph."""
+    """A graph transformer job. ``graph_sizes`` are nodes per training graph; one entry means one large graph.
+
+    ``other_graph_sizes`` are graphs that are only evaluated: they take memory, and no time of a step.
+    """
 
     kind: Literal["megagraph"] = "megagraph"
     model: str
@@ -25,12 +28,17 @@ class TransformerShape(Frozen):
     num_buckets: int
     ffn_ratio: float
     graph_sizes: tuple[int, ...]
+    other_graph_sizes: tuple[int, ...] = ()
     graphs_per_step: int = 1
+    uses_dropout: bool = False
     dtype: Literal["float32", "float64"] = "float32"
 
 
 class SampledShape(Frozen):
-    """A sampled GNN job. ``batch_size`` counts the seeds of one optimiser step over all replicas."""
+    """A sampled GNN job. ``batch_size`` counts the seeds of one optimiser step over all replicas.
+
+    ``graph_bytes`` is the size of the graph store; the part that training touches becomes resident in every rank.
+    """
 
     kind: Literal["mqgnn"] = "mqgnn"
     model: str
@@ -43,6 +51,8 @@ class SampledShape(Frozen):
     num_train: int
     batch_size: int
     fanouts: tuple[int, ...]
+    graph_bytes: int = 0
+    uses_dropout: bool = False
     dtype: Literal["float32", "float64"] = "float32"
 
 
@@ -54,6 +64,7 @@ class ProfileKey(Frozen):
 
     shape: JobShape
     device_name: str
+    device_kind: Literal["cpu", "cuda"] = "cpu"
     num_ranks: int
     software: tuple[tuple[str, str], ...]
 
@@ -64,7 +75,7 @@ class ProfileKey(Frozen):
 
 
 class UnitSample(Frozen):
-    """One unit of a transformer, run on ``num_rows`` query rows against ``num_columns`` keys, on ``num_threads``.
+    """One unit of a transformer on ``num_graphs`` graphs, each with ``num_rows`` query rows and ``num_columns`` keys.
 
     ``saved_bytes`` stay alive between forward and backward, ``peak_bytes`` is the highest point above the start.
     """
@@ -73,6 +84,7 @@ class UnitSample(Frozen):
     num_rows: int
     num_columns: int
     num_threads: int
+    num_graphs: int = 1
     forward_s: float
     backward_s: float
     saved_bytes: int
@@ -89,13 +101,19 @@ class LinkSample(Frozen):
 
 
 class StageSample(Frozen):
-    """One stage of the sampled pipeline: mean seconds per mini-batch and bytes that it hands on, on ``num_threads``."""
+    """One stage of the sampled pipeline, run on ``batch_size`` seeds of one replica with ``num_threads``.
 
-    stage: Literal["sample", "prepare", "compute", "exchange"]
+    ``seconds`` is the mean per mini-batch, ``p95_s`` what 95 % of the batches stay below, ``num_bytes`` what the stage
+    hands on (exchange: the payload of one rank), ``peak_bytes`` the most that it holds while it works.
+    """
+
+    stage: Literal["sample", "prepare", "transfer", "compute", "exchange"]
     num_threads: int
     batch_size: int
     seconds: float
+    p95_s: float
     num_bytes: int
+    peak_bytes: int = 0
 
 
 class Profile(Frozen):
@@ -111,12 +129,29 @@ class Profile(Frozen):
     base_bytes: int = 0
 
 
+class UnitSize(Frozen):
+    """A size to measure units at: ``num_graphs`` graphs of ``num_columns`` nodes, ``num_rows`` of each on this rank."""
+
+    num_rows: int
+    num_columns: int
+    num_graphs: int = 1
+
+    @property
+    def num_pairs(self) -> int:
+        """(row, column) pairs of all graphs."""
+        return self.num_graphs * self.num_rows * self.num_columns
+
+
 class ProbeRequest(Frozen):
-    """What the planner wants measured: sizes for the units, payloads for the links, threads to try."""
+    """What the planner wants measured: sizes for the units, payloads for the links, threads to try.
+
+    ``budget_s`` is for the units or stages alone; a probe shrinks the sizes that would break it.
+    """
 
     key: ProfileKey
-    unit_sizes: tuple[tuple[int, int], ...] = ()
+    unit_sizes: tuple[UnitSize, ...] = ()
     link_bytes: tuple[int, ...] = ()
     stage_batch_sizes: tuple[int, ...] = ()
     threads: tuple[int, ...] = (1,)
-    repeats: int = Field(default=3, ge=1)
+    repeats: int = Field(default=5, ge=1)
+    budget_s: float = Field(default=4.0, gt=0)

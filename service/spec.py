@@ -40,7 +40,12 @@ class LimitsSpec(Frozen):
 class JobSpec(TrainSpec):
     """A whole job as submitted."""
 
-    name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")
+    name: str = Field(
+        min_length=1,
+        max_length=100,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$",
+        description="letters, digits, spaces and . _ - after a first letter or digit",
+    )
     resources: ResourcesSpec = ResourcesSpec()
     limits: LimitsSpec = LimitsSpec()
 

@@ -36,7 +36,7 @@ import torch.distributed as dist
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_S = 3.0  # once a rank has failed, its peers see the closed connections within milliseconds
-_START_S = 60.0
+_START_S = 120.0  # importing torch takes 2 s on a quiet machine, ten times that on a crowded one
 
 
 class RanksFailedError(Exception):
@@ -184,7 +184,7 @@ def _serve(pool_rank: int, pipe: Connection, store_port: int, parent_pid: int) -
         try:
             request = pipe.recv_bytes()
         except (EOFError, OSError):
-            return
+            os._exit(0)  # there is nothing to save, and the interpreter's own farewell can take seconds
         pipe.send_bytes(_answer(pool_rank, store, request))
 
 

@@ -1,6 +1,6 @@
 """Checkpoints that are complete or invisible.
 
-Every rank writes its own file into ``step-XXXXXXXX/``; when all have, rank 0 writes ``manifest.json`` with the size and
+Every rank writes its own file into ``step-00000042/``; when all have, rank 0 writes ``manifest.json`` with the size and
 digest of each. A folder without a manifest is not a checkpoint: a rank that died half-way leaves something that
 ``latest`` never shows and the next ``save`` removes.
 """

@@ -1,0 +1,164 @@
+"""The API process: composes settings, store, cluster, dispatcher and routes, and serves until it is told to end.
+
+Started as ``python -m api.main`` (``graphmill serve`` does so). Without an external cluster it attaches to the embedded
+one, or starts it. SIGINT and SIGTERM end both; a SIGKILL ends this process only, and the next one attaches again.
+"""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+
+from api.app import create_app
+from api.auth import KeyCheck, ensure_api_key
+from api.deps import Backend
+from api.server_state import read_server_state, remove_server_state, write_server_state
+from planner.errors import GraphmillError
+from service.cluster import ClusterClient
+from service.dispatch_loop import DispatchLoop
+from service.dispatcher import Dispatcher
+from service.embedded import start_cluster, stop_cluster
+from service.jobs import Jobs
+from service.policies import Patience
+from service.ray_cluster import RayCluster
+from service.settings import Settings, check_serving, load_settings
+from service.store.engine import open_store
+from service.store.job_store import JobStore
+
+_SHUTDOWN_S = 5  # open streams end by themselves well before
+
+
+class AlreadyServingError(GraphmillError):
+    """Another API process serves this home, or the port is taken."""
+
+    code = "already_serving"
+
+
+def build_backend(settings: Settings, *, store: JobStore, cluster: ClusterClient) -> Backend:
+    """Put together everything that the routes stand on."""
+    patience = Patience(cancel_grace_s=settings.cancel_grace_s, driver_start_s=settings.driver_start_s)
+    holder = f"{socket.gethostname()}:{os.getpid()}"
+    dispatcher = Dispatcher(store, cluster, holder=holder, patience=patience)
+    loop = DispatchLoop(dispatcher, interval_s=settings.dispatch_interval_s)
+    return Backend(
+        settings=settings,
+        jobs=Jobs(store, settings, wake=loop.wake),
+        loop=loop,
+        key=KeyCheck(ensure_api_key(settings)),
+        dashboard_url=cluster.dashboard_url,
+    )
+
+
+def serve(settings: Settings, *, as_json: bool = False) -> None:
+    """Serve until a signal comes. Raises ``GraphmillError`` for what a user can mend."""
+    check_serving(settings)
+    running = read_server_state(settings)
+    if running is not None:
+        raise AlreadyServingError(
+            f"process {running.process.pid} serves {settings.home} at {running.url} already; `graphmill stop` ends it",
+            url=running.url,
+        )
+    with _listening(settings) as listener, _cluster(settings) as cluster:
+        store = open_store(settings.database_url)
+        app = create_app(build_backend(settings, store=store, cluster=cluster))
+        server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_SHUTDOWN_S))
+        host, port = listener.getsockname()[:2]
+        url = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
+        write_server_state(settings, url=url, dashboard_url=cluster.dashboard_url)
+        try:
+            _announce(settings, url=url, dashboard_url=cluster.dashboard_url, as_json=as_json)
+            server.run(sockets=[listener])
+        finally:
+            remove_server_state(settings)
+            store.close()
+
+
+class _Server(uvicorn.Server):
+    """Tells open event streams to end as soon as a signal comes, instead of cutting them off later."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by uvicorn for SIGINT and SIGTERM."""
+        self.config.app.state.backend.closing = True  # type: ignore[union-attr]
+        super().handle_exit(sig, frame)
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """Take the port first: a taken one is told before a cluster is started."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError as error:
+            raise AlreadyServingError(
+                f"cannot listen on {settings.host}:{settings.port} ({error}); set GRAPHMILL_PORT to a free port, or to"
+                " 0 to have one chosen",
+            ) from error
+        yield listener
+
+
+@contextmanager
+def _cluster(settings: Settings) -> Iterator[ClusterClient]:
+    """The external cluster, or the embedded one, which ends with us unless we are killed."""
+    if settings.ray_dashboard is not None:
+        yield RayCluster(settings.ray_dashboard, token=settings.ray_token)
+        return
+    info = start_cluster(settings)
+    try:
+        yield RayCluster(info.dashboard_url, token=info.token())
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half a cluster behind
+        stop_cluster(settings)
+
+
+def _announce(settings: Settings, *, url: str, dashboard_url: str, as_json: bool) -> None:
+    facts = {"api": url, "docs": f"{url}/docs", "dashboard": dashboard_url, "key_file": str(settings.api_key_file)}
+    if as_json:
+        lines = json.dumps(facts)
+    else:
+        lines = (
+            f"Graphmill serves at {url} (its reference: {url}/docs)\n"
+            f"Ray dashboard        {dashboard_url}\n"
+            f"API key              {'from GRAPHMILL_API_KEY' if settings.api_key else settings.api_key_file}\n"
+            "Ctrl-C ends the API and the embedded cluster."
+        )
+    sys.stdout.write(lines + "\n")
+    sys.stdout.flush()
+
+
+def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
+    """SIGTERM unwinds like Ctrl-C does, so that the cluster is ended too."""
+    raise SystemExit(0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of ``python -m api.main``; the exit code is 0 after a signal, 2 for what a user can mend."""
+    parser = argparse.ArgumentParser(prog="python -m api.main", description="Serve the Graphmill API.")
+    parser.add_argument("--host", help="address to listen on (GRAPHMILL_HOST)")
+    parser.add_argument("--port", type=int, help="port to listen on (GRAPHMILL_PORT); 0 chooses a free one")
+    parser.add_argument("--json", action="store_true", help="print the addresses as one line of JSON")
+    options = parser.parse_args(arguments)
+    given = {name: value for name in ("host", "port") if (value := getattr(options, name)) is not None}
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGTERM, _on_terminate)
+    try:
+        serve(load_settings(**given), as_json=options.json)
+    except GraphmillError as error:
+        sys.stderr.write(f"graphmill: {error.message}\n")
+        return 2
+    except (KeyboardInterrupt, SystemExit):
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Communication of one rank: elements sent (exact), and seconds by α-β lines measured between the ranks.
+
+N nodes, d hidden size, P = cp_degree ranks of the ring. Every rank holds N/P rows; one shift hands the 2·(N/P)·d
+elements of a K/V shard to the next rank.
+"""
+
+from planner.fitting import Link
+
+
+def ring_forward_elements(*, num_nodes: int, hidden_size: int, cp_degree: int) -> float:
+    """Elements that a rank sends per layer in forward: 2(Nd/P)(P−1) (Liu et al., Ring Attention, ICLR 2024)."""
+    return 2 * (num_nodes * hidden_size / cp_degree) * (cp_degree - 1)
+
+
+def ring_backward_elements(*, num_nodes: int, hidden_size: int, cp_degree: int) -> float:
+    """Elements that a rank sends per layer in backward: K and V again, and dK and dV all the way home.
+
+    K and V take P−1 shifts; dK and dV travel with them and need one shift more: 2(Nd/P)(2P−1), or 0 for one rank.
+    """
+    if cp_degree == 1:
+        return 0.0
+    return 2 * (num_nodes * hidden_size / cp_degree) * (2 * cp_degree - 1)
+
+
+def estimate_ring_forward_s(link: Link, *, shard_bytes: float, cp_degree: int, hidden_s: float = 0.0) -> float:
+    """P−1 shifts of a K/V shard of ``shard_bytes`` to the next rank, all ranks at once.
+
+    A shift runs beside the work on the shard before it, of which ``hidden_s`` seconds can hide it: 0 where the cores
+    that compute are the ones that copy.
+    """
+    return (cp_degree - 1) * max(0.0, link.seconds(shard_bytes) - hidden_s)
+
+
+def estimate_ring_backward_s(link: Link, *, shard_bytes: float, cp_degree: int, hidden_s: float = 0.0) -> float:
+    """P−1 shifts that carry K/V and dK/dV together, and the last one of dK/dV alone, behind which nothing runs."""
+    if cp_degree == 1:
+        return 0.0
+    return (cp_degree - 1) * max(0.0, link.seconds(2 * shard_bytes) - hidden_s) + link.seconds(shard_bytes)
+
+
+def estimate_all_reduce_s(link: Link, *, num_bytes: float) -> float:
+    """Sum of ``num_bytes`` over the ranks on which the line was measured."""
+    return link.seconds(num_bytes)
+
+
+def estimate_handover_s(link: Link, *, num_rows: float, hidden_size: int, element_bytes: int) -> float:
+    """Hidden states of ``num_rows`` rows from one pipeline stage to the next: one message of rows·d elements."""
+    return link.seconds(num_rows * hidden_size * element_bytes)

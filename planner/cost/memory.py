@@ -1,0 +1,95 @@
+"""Memory of one rank, in bytes over the bare process. Each term is a sum that can be checked by hand.
+
+R = rows of the rank, N nodes, d hidden size, F features, b bytes per element. The total is never meant to lie below
+what is measured: curves of saved and peak bytes lie on or above their samples, beyond these they grow as fast as they
+can (``Curve.bound_at``), and ``with_margin`` is added last.
+"""
+
+from planner.fitting import UnitCurves, Work
+
+# Chosen: allocators round up and fragment, and glibc keeps up to 64 MiB that were freed (27 MiB seen on a small job). A
+# refused plan costs less than a killed job.
+MARGIN_FRACTION = 0.10
+MARGIN_BYTES = 32 * 2**20
+_ADAM_MOMENTS = 2
+_ROW_BYTES = 3 * 8 + 1  # degree, number and label as int64, split as int8
+# As in workers.mqgnn.evaluation: input rows gathered at a time.
+EVALUATION_CHUNK_BYTES = 64 * 2**20
+_FLOAT32_BYTES = 4
+_EDGE_BYTES = 8  # local source and target of a sampled edge, int32 each
+# A checkpoint holds parameters, two moments and the best parameters so far; it is serialised and then copied once.
+_CHECKPOINT_COPIES = 2 * (1 + _ADAM_MOMENTS + 1)
+
+
+def model_state_bytes(parameter_bytes: int) -> int:
+    """Parameters, gradients, two moments of Adam (Kingma & Ba, ICLR 2015) and the best parameters kept aside."""
+    return (1 + 1 + _ADAM_MOMENTS + 1) * parameter_bytes
+
+
+def gradient_bucket_bytes(parameter_bytes: int, *, num_ranks: int) -> int:
+    """The flat copy of the gradients that is summed over the ranks; one rank needs none."""
+    return parameter_bytes if num_ranks > 1 else 0
+
+
+def checkpoint_bytes(parameter_bytes: int) -> int:
+    """What writing a checkpoint takes for a moment between steps, when no activation is alive."""
+    return _CHECKPOINT_COPIES * parameter_bytes
+
+
+def input_bytes(work: Work, *, num_features: int, element_bytes: int) -> float:
+    """What lies ready of all rows that the rank will meet: R rows of the features, degree, number, label and split.
+
+    The features count twice: the pages of the file that were read, and the tensor made of them.
+    """
+    return work.num_rows * (2 * num_features * element_bytes + _ROW_BYTES)
+
+
+def distance_index_bytes(work: Work) -> float:
+    """One byte per (row, column) pair, once for all layers: N²/P of every graph that the rank will meet."""
+    return work.num_pairs
+
+
+def saved_bytes(curves: UnitCurves, work: Work) -> float:
+    """What a unit keeps between its forward and its backward."""
+    return curves.saved_bytes.bound_at(work)
+
+
+def recompute_saved_bytes(work: Work, *, hidden_size: int, element_bytes: int) -> float:
+    """What a recomputed block keeps: its input, R·d elements (Chen et al., Sublinear Memory Cost, 2016)."""
+    return work.num_rows * hidden_size * element_bytes
+
+
+def workspace_bytes(curves: UnitCurves, work: Work, *, recompute: bool) -> float:
+    """What a unit needs beyond what it keeps: its peak less its saved bytes; all of its peak when recomputed."""
+    peak = curves.peak_bytes.bound_at(work)
+    return peak if recompute else max(0.0, peak - saved_bytes(curves, work))
+
+
+def ring_shard_bytes(work: Work, *, hidden_size: int, element_bytes: int) -> float:
+    """K and V of the rank's rows: 2·R·d elements."""
+    return 2 * work.num_rows * hidden_size * element_bytes
+
+
+def ring_buffer_bytes(shard_bytes: float, *, cp_degree: int) -> float:
+    """Shards in flight in backward, where most are: K/V and dK/dV, each one in use and one arriving."""
+    return 4 * shard_bytes if cp_degree > 1 else 0.0
+
+
+def layerwise_evaluation_bytes(
+    *, num_nodes: int, num_edges: int, width: int, hidden_size: int, num_ranks: int, element_bytes: int
+) -> float:
+    """Exact evaluation of a sampled GNN, layer by layer over all nodes; ``width`` is that of the widest layer input.
+
+    Gathered input rows and what is aggregated from them (up to a chunk each), once more in float32 where the job
+    computes in another type; two hidden matrices of all nodes; the rank's share of the edges with their weights.
+    """
+    inputs = min(EVALUATION_CHUNK_BYTES, num_nodes * width * element_bytes)
+    copies = 2 if element_bytes == _FLOAT32_BYTES else 2 + _FLOAT32_BYTES / element_bytes
+    hidden = 2 * num_nodes * hidden_size * element_bytes
+    edges = num_edges / num_ranks * (_EDGE_BYTES + element_bytes)
+    return copies * inputs + hidden + edges
+
+
+def with_margin(num_bytes: float) -> int:
+    """The estimate that a plan promises: ``MARGIN_FRACTION`` and ``MARGIN_BYTES`` above the sum of the terms."""
+    return round(num_bytes * (1 + MARGIN_FRACTION)) + MARGIN_BYTES

@@ -1,0 +1,193 @@
+"""A plan priced: what every action of every stage costs in time and memory, and what the update after them costs.
+
+In: a plan, the shape of its job and the fitted profile. Out: ``PlanCosts``, which ``planner.simulate`` plays.
+Time uses the mean micro-batch of an epoch, memory a bound on any.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from planner.cost import communication, compute, memory
+from planner.fitting import FittedProfile, UnitCurves, Work
+from planner.plan import MegaGraphPlan, Stage
+from planner.profiles import TransformerShape
+
+ELEMENT_BYTES = {"float32": 4, "float64": 8}
+_LOSS_BYTES = 8  # one float64 per rank
+Terms = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class StageCosts:
+    """One stage, per micro-batch and rank; terms in seconds by name, memory in bytes.
+
+    ``saved_bytes`` live from F to B of a micro-batch, ``workspace_bytes`` only during an action, ``static_bytes``
+    always, ``after_bytes`` for a moment after the update when nothing is saved. ``handover_s`` moves one micro-batch to
+    a neighbouring stage, ``update`` follows the last action.
+    """
+
+    forward: Terms
+    backward: Terms
+    update: Terms = field(default_factory=dict)
+    handover_s: float = 0.0
+    saved_bytes: float = 0.0
+    workspace_bytes: float = 0.0
+    static_bytes: float = 0.0
+    after_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class PlanCosts:
+    """Costs of all stages of a plan. ``guesses`` are sentences about sizes that lie beyond what was measured."""
+
+    stages: tuple[StageCosts, ...]
+    guesses: tuple[str, ...] = ()
+
+
+def estimate_costs(plan: MegaGraphPlan, *, shape: TransformerShape, fitted: FittedProfile) -> PlanCosts:
+    """Price every stage of ``plan``. Raises ``ProfileMismatchError`` when the profile lacks a unit or a link."""
+    pricers = [_StagePricer(stage, plan=plan, shape=shape, fitted=fitted) for stage in plan.stages]
+    return PlanCosts(
+        stages=tuple(pricer.costs() for pricer in pricers),
+        guesses=tuple(sorted({guess for pricer in pricers for guess in pricer.guesses()})),
+    )
+
+
+class _StagePricer:
+    """Holds the symbols that all terms of one stage share."""
+
+    def __init__(self, stage: Stage, *, plan: MegaGraphPlan, shape: TransformerShape, fitted: FittedProfile) -> None:
+        self._stage, self._plan, self._shape, self._fitted = stage, plan, shape, fitted
+        self._element_bytes = ELEMENT_BYTES[shape.dtype]
+        self._mean = self._mean_work()
+
+    def costs(self) -> StageCosts:
+        """All terms."""
+        forward: defaultdict[str, float] = defaultdict(float)
+        backward: defaultdict[str, float] = defaultdict(float)
+        for name in self._stage.units:
+            again = name in self._plan.recompute
+            for term, forward_s, backward_s in self._unit_terms(name):
+                forward[f"{term}_forward"] += forward_s
+                backward[f"{term}_backward"] += backward_s
+                if again:
+                    backward["recompute"] += forward_s
+        return StageCosts(
+            forward=dict(forward),
+            backward=dict(backward),
+            update=self._update(),
+            handover_s=self._handover_s(),
+            saved_bytes=self._saved_bytes(),
+            workspace_bytes=self._workspace_bytes(),
+            static_bytes=self._static_bytes(),
+            after_bytes=memory.checkpoint_bytes(self._fitted.parameter_bytes),
+        )
+
+    def guesses(self) -> list[str]:
+        """A sentence for each unit whose mean size lies beyond its samples."""
+        return [
+            f"{self._mean.num_rows:.0f} rows and {self._mean.num_pairs:.0f} pairs per micro-batch lie beyond what was"
+            f" measured of the {kind}: its time is a guess along the fitted curve."
+            for kind in sorted({_kind(name) for name in self._stage.units})
+            if not self._curves(kind).forward_s.covers(self._mean)
+        ]
+
+    def _unit_terms(self, name: str) -> Iterator[tuple[str, float, float]]:
+        """(term, forward seconds, backward seconds) of a unit's computing, and of its ring if it has one."""
+        kind, degree = _kind(name), self._stage.cp_degree
+        curves = self._curves(kind)
+        forward_s = compute.estimate_forward_s(curves, self._mean)
+        backward_s = compute.estimate_backward_s(curves, self._mean)
+        yield kind, forward_s, backward_s
+        if kind == "block" and degree > 1:
+            link, shard_bytes = self._fitted.link("p2p"), self._shard_bytes(self._mean)
+            hiding = 1 / degree if self._fitted.hides_transfers else 0.0
+            yield (
+                "ring",
+                communication.estimate_ring_forward_s(
+                    link, shard_bytes=shard_bytes, cp_degree=degree, hidden_s=hiding * forward_s
+                ),
+                communication.estimate_ring_backward_s(
+                    link, shard_bytes=shard_bytes, cp_degree=degree, hidden_s=hiding * backward_s
+                ),
+            )
+
+    def _update(self) -> dict[str, float]:
+        terms = {"optimizer": compute.estimate_optimizer_s(self._curves("optimizer"))}
+        if self._plan.world_size > 1:
+            link = self._fitted.link("all_reduce")
+            losses_bytes = _LOSS_BYTES * self._plan.world_size
+            terms["loss_all_reduce"] = communication.estimate_all_reduce_s(link, num_bytes=losses_bytes)
+            terms["gradient_all_reduce"] = communication.estimate_all_reduce_s(
+                link, num_bytes=self._fitted.parameter_bytes
+            )
+        return terms
+
+    def _handover_s(self) -> float:
+        if len(self._plan.stages) == 1:
+            return 0.0
+        return communication.estimate_handover_s(
+            self._fitted.link("p2p"),
+            num_rows=self._mean.num_rows,
+            hidden_size=self._shape.hidden_size,
+            element_bytes=self._element_bytes,
+        )
+
+    def _saved_bytes(self) -> float:
+        work = self._largest_work()
+        return sum(
+            memory.recompute_saved_bytes(work, hidden_size=self._shape.hidden_size, element_bytes=self._element_bytes)
+            if name in self._plan.recompute
+            else memory.saved_bytes(self._curves(_kind(name)), work)
+            for name in self._stage.units
+        )
+
+    def _workspace_bytes(self) -> float:
+        work = self._largest_work()
+        most = max(
+            memory.workspace_bytes(self._curves(_kind(name)), work, recompute=name in self._plan.recompute)
+            for name in self._stage.units
+        )
+        return most + memory.ring_buffer_bytes(self._shard_bytes(work), cp_degree=self._stage.cp_degree)
+
+    def _static_bytes(self) -> float:
+        """What lies there from the first epoch on; a replica meets every graph sooner or later, and keeps it."""
+        parameter_bytes = self._fitted.parameter_bytes
+        met = compute.total_work(
+            (*self._shape.graph_sizes, *self._shape.other_graph_sizes), cp_degree=self._stage.cp_degree
+        )
+        return (
+            self._fitted.base_bytes
+            + memory.model_state_bytes(parameter_bytes)
+            + memory.gradient_bucket_bytes(parameter_bytes, num_ranks=self._plan.world_size)
+            + memory.input_bytes(met, num_features=self._shape.num_features, element_bytes=self._element_bytes)
+            + memory.distance_index_bytes(met)
+        )
+
+    def _mean_work(self) -> Work:
+        """The mean micro-batch: an epoch's graphs, spread over its steps, replicas and micro-batches."""
+        shape = self._shape
+        steps = -(-len(shape.graph_sizes) // shape.graphs_per_step)
+        share = len(shape.graph_sizes) / (steps * self._stage.dp_degree * self._plan.num_micro_batches)
+        return compute.mean_work(shape.graph_sizes, num_graphs=share, cp_degree=self._stage.cp_degree)
+
+    def _largest_work(self) -> Work:
+        return compute.largest_work(
+            self._shape.graph_sizes,
+            graphs_per_step=self._shape.graphs_per_step,
+            num_replicas=self._stage.dp_degree,
+            num_micro_batches=self._plan.num_micro_batches,
+            cp_degree=self._stage.cp_degree,
+        )
+
+    def _shard_bytes(self, work: Work) -> float:
+        return memory.ring_shard_bytes(work, hidden_size=self._shape.hidden_size, element_bytes=self._element_bytes)
+
+    def _curves(self, kind: str) -> UnitCurves:
+        return self._fitted.unit(kind, self._plan.num_threads)
+
+
+def _kind(unit: str) -> str:
+    """``block.3`` → ``block``: all blocks of a model share their curves."""
+    return unit.split(".")[0]

@@ -1,0 +1,139 @@
+"""A plan in plain sentences: the reasons that are stored with it, and the whole of it for a reader.
+
+``describe_plan`` needs nothing but the plan, so a plan from the store reads like a fresh one.
+"""
+
+from collections.abc import Sequence
+
+from planner.plan import MegaGraphPlan, MQGNNPlan, Prediction, RunnerUp
+
+
+def explain_choice(choice: str, *, num_candidates: int, num_fitting: int) -> str:
+    """Which candidate won, and among how many."""
+    if num_candidates == 1:
+        return f"Chosen: {choice}; nothing else was possible."
+    return (
+        f"Chosen: {choice}; it is the fastest of {num_candidates} candidates, of which {num_fitting} fit into the"
+        " memory of a rank."
+    )
+
+
+def explain_memory(limit_bytes: int | None) -> str:
+    """What the memory of a rank was held against."""
+    if limit_bytes is None:
+        return "The cluster does not say how much memory a rank may take, so no candidate was refused for it."
+    return f"A rank may take {format_bytes(limit_bytes)} over its bare process."
+
+
+def explain_threads(num_threads: int, *, num_cores: float, tried: Sequence[int]) -> str:
+    """Why this number of intra-op threads."""
+    cores = f"{num_cores:.3g} physical core{'s' if num_cores > 1 else ''}"
+    if len(tried) > 1:
+        return f"{num_threads} of {sorted(tried)} threads was the fastest in the probe; a rank has {cores}."
+    return f"A rank has {cores} for itself at most, so it computes on {num_threads} thread{'s'[: num_threads > 1]}."
+
+
+def explain_ring(*, forward_bytes: float, backward_bytes: float, cp_degree: int) -> str:
+    """What context parallelism sends, per rank and layer."""
+    return (
+        f"Keys and values go round a ring of {cp_degree} ranks: each sends {format_bytes(forward_bytes)} per layer in"
+        f" forward and {format_bytes(backward_bytes)} in backward."
+    )
+
+
+def explain_recompute(*, kept: tuple[float, int], recomputed: tuple[float, int], recompute: bool) -> str:
+    """What keeping or recomputing activations costs; each side is (seconds per step, bytes per rank)."""
+    saved = format_bytes(max(0, kept[1] - recomputed[1]))
+    slower = 100 * (recomputed[0] / kept[0] - 1) if kept[0] > 0 else 0.0
+    if recompute:
+        return f"Recomputing the activations of the blocks saves {saved} per rank, without which nothing faster fits."
+    return f"Activations are kept: recomputing them would save {saved} per rank and make a step {slower:.0f} % slower."
+
+
+def explain_overlap(*, serial_s: float | None, pipelined_s: float | None, pipelined: bool) -> str:
+    """What overlapping the stages of a sampled pipeline gains; None for a side that does not fit."""
+    if serial_s is None or pipelined_s is None:
+        return "Only one of overlapped stages and stages in a row fits into the memory of a rank."
+    if pipelined:
+        return f"Overlapping the stages takes {pipelined_s:.4f} s per step, one after the other {serial_s:.4f} s."
+    return (
+        f"The stages run one after the other ({serial_s:.4f} s per step): overlapping them would take"
+        f" {pipelined_s:.4f} s, because they would share the same cores."
+    )
+
+
+def describe_plan(plan: MegaGraphPlan | MQGNNPlan) -> str:
+    """The plan in words for people: what runs, why, what is expected, and what was not chosen. Several lines."""
+    what = _describe_transformer(plan) if isinstance(plan, MegaGraphPlan) else _describe_sampled(plan)
+    lines = [*what, *_describe_list("Why", plan.reasons)]
+    if plan.predicted is not None:
+        lines += _describe_prediction(plan.predicted)
+    lines += _describe_list("Not chosen", [_describe_runner_up(entry) for entry in plan.runners_up])
+    return "\n".join(lines)
+
+
+def format_bytes(num_bytes: float) -> str:
+    """``93 MiB``: bytes as people read them."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= size:
+            value = num_bytes / size
+            return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+    return f"{num_bytes:.0f} bytes"
+
+
+def _describe_transformer(plan: MegaGraphPlan) -> list[str]:
+    lines = [f"Graph transformer on {_count(plan.world_size, 'rank')}, {_count(plan.num_threads, 'thread')} each."]
+    for index, stage in enumerate(plan.stages):
+        name = "The model" if len(plan.stages) == 1 else f"Stage {index} ({stage.units[0]} to {stage.units[-1]})"
+        if stage.cp_degree > 1:
+            rows = f"{stage.cp_degree} ranks share the nodes of a graph; keys and values go round a {stage.exchange}"
+        else:
+            rows = "every rank holds whole graphs"
+        lines.append(
+            f"{name} runs as {_count(stage.dp_degree, 'replica')} of {_count(stage.cp_degree, 'rank')}: {rows}."
+        )
+    blocks = [unit for stage in plan.stages for unit in stage.units if unit.startswith("block.")]
+    lines.append(
+        f"A step has {_count(plan.num_micro_batches, 'micro-batch', 'micro-batches')} per replica; activations of"
+        f" {len(plan.recompute)} of {len(blocks)} blocks are recomputed in backward."
+    )
+    return lines
+
+
+def _describe_sampled(plan: MQGNNPlan) -> list[str]:
+    flow = "overlap in threads" if plan.pipelined else "run one after the other"
+    lines = [
+        f"Sampled GNN on {_count(plan.world_size, 'replica')}, {_count(plan.num_threads, 'compute thread')} each.",
+        f"A step takes {plan.batch_size} seeds over all replicas and samples {list(plan.fanouts)} neighbours per hop;"
+        f" its stages {flow}.",
+    ]
+    if plan.pipelined:
+        workers = _count(plan.num_sampling_workers, "sampling worker")
+        bounds = ", ".join(
+            f"{queue.name} {queue.max_items} items or {format_bytes(queue.max_bytes)}" for queue in plan.queues
+        )
+        lines.append(f"Each replica has {workers}; its queues hold at most: {bounds}.")
+    return lines
+
+
+def _describe_prediction(predicted: Prediction) -> list[str]:
+    low, high = min(predicted.memory_bytes), max(predicted.memory_bytes)
+    memory = format_bytes(high) if low == high else f"{format_bytes(low)} to {format_bytes(high)}"
+    lines = [f"Predicted: {predicted.step_time_s:.4f} s per optimiser step, at most {memory} per rank."]
+    for name, seconds in sorted(predicted.terms_s.items(), key=lambda item: -item[1]):
+        share = 100 * seconds / predicted.step_time_s if predicted.step_time_s > 0 else 0.0
+        lines.append(f"  {name.replace('_', ' ')}: {seconds:.4f} s ({share:.0f} %)")
+    return lines
+
+
+def _describe_runner_up(entry: RunnerUp) -> str:
+    price = f"{entry.step_time_s:.4f} s per step, {format_bytes(entry.memory_bytes)} per rank"
+    return f"{entry.choice} ({price}): {entry.lacks}."
+
+
+def _describe_list(title: str, sentences: Sequence[str]) -> list[str]:
+    return [f"{title}:", *(f"  - {sentence}" for sentence in sentences)] if sentences else []
+
+
+def _count(number: int, word: str, plural: str | None = None) -> str:
+    return f"{number} {word if number == 1 else plural or word + 's'}"

@@ -1,0 +1,112 @@
+"""The planner's two questions: what must be measured for a job, and how should it run.
+
+``probes_for`` is asked before the probe, ``make_plan`` after it. Both are pure: the same values give the same answer.
+"""
+
+import math
+from collections.abc import Sequence
+
+from planner.cluster import ClusterSpec, room_per_rank
+from planner.cost.compute import mean_work
+from planner.cost.memory import ring_shard_bytes
+from planner.cost.step_time import ELEMENT_BYTES
+from planner.errors import ProfileMismatchError
+from planner.plan import MegaGraphPlan, MQGNNPlan
+from planner.plan_sampled import batch_sizes_to_probe, plan_sampled
+from planner.plan_transformer import plan_transformer
+from planner.profiles import JobShape, ProbeRequest, Profile, ProfileKey, SampledShape, TransformerShape, UnitSize
+from planner.space import Candidate, list_candidates
+
+# Chosen: three sizes tell a constant, rows and pairs (which grow with the square) apart.
+_PROBE_PARTS = (0.25, 0.5, 1.0)
+# Chosen: larger sizes are measured smaller and extrapolated (about a second of plain torch attention on one core).
+_PROBE_MAX_PAIRS = 2**23
+# Chosen: from where latency rules to where bandwidth does.
+_PROBE_LINK_BYTES = (4 * 2**10, 64 * 2**10, 2**20, 4 * 2**20)
+
+
+def probes_for(shape: JobShape, *, key: ProfileKey, cluster: ClusterSpec) -> ProbeRequest:
+    """What to measure for ``shape`` on ``key.num_ranks`` ranks. Raises ``NoPlanFitsError`` when no plan is legal."""
+    room = room_per_rank(cluster, num_ranks=key.num_ranks, device_kind=key.device_kind)
+    most = max(1, int(room.num_cores))
+    threads = (1, most) if most > 1 and key.device_kind == "cpu" else (most,)
+    if isinstance(shape, SampledShape):
+        return ProbeRequest(
+            key=key, stage_batch_sizes=batch_sizes_to_probe(shape, num_ranks=key.num_ranks), threads=threads
+        )
+    space = list_candidates(shape, num_ranks=key.num_ranks, thread_counts=threads)
+    widest = max(candidate.cp_degree for candidate in space.candidates)
+    return ProbeRequest(
+        key=key,
+        unit_sizes=_unit_sizes(shape, space.candidates),
+        link_bytes=_link_bytes(shape, cp_degree=widest) if key.num_ranks > 1 else (),
+        threads=threads,
+    )
+
+
+def make_plan(shape: JobShape, *, cluster: ClusterSpec, profile: Profile, num_ranks: int) -> MegaGraphPlan | MQGNNPlan:
+    """The fastest plan that fits, with its prediction, its reasons and what the runners-up lack.
+
+    Raises ``ProfileMismatchError`` when the profile was measured for another job or number of ranks, and
+    ``NoPlanFitsError`` when nothing fits; the message names the nearest miss.
+    """
+    _check_profile(shape, profile, num_ranks)
+    room = room_per_rank(cluster, num_ranks=num_ranks, device_kind=profile.key.device_kind)
+    if isinstance(shape, SampledShape):
+        return plan_sampled(shape, profile=profile, room=room, num_ranks=num_ranks)
+    return plan_transformer(shape, profile=profile, room=room, num_ranks=num_ranks)
+
+
+def _unit_sizes(shape: TransformerShape, candidates: Sequence[Candidate]) -> tuple[UnitSize, ...]:
+    """Around the micro-batches that the candidates stand for, smallest first.
+
+    For the least and the most shards: the largest graph, a half and a quarter of it (rows and columns shrink together,
+    so each is cut into as many shards as the real one). For many graphs in a micro-batch: as many of like size, which
+    have the pairs of the real ones in the mean, and a quarter of them.
+    """
+    degrees = {candidate.cp_degree for candidate in candidates}
+    sizes = set()
+    for degree in (min(degrees), max(degrees)):
+        for part in _PROBE_PARTS:
+            sizes.add(_unit_size(round(max(shape.graph_sizes) * part), cp_degree=degree))
+        most = max(
+            -(-shape.graphs_per_step // (candidate.dp_degree * candidate.num_micro_batches))
+            for candidate in candidates
+            if candidate.cp_degree == degree
+        )
+        mean = _unit_size(math.ceil(_root_mean_square(shape.graph_sizes)), cp_degree=degree)
+        most = min(most, _PROBE_MAX_PAIRS // mean.num_pairs)
+        sizes |= {mean.model_copy(update={"num_graphs": count}) for count in (most // 4, most) if count > 1}
+    return tuple(sorted(sizes, key=lambda size: (size.num_pairs, size.num_graphs, size.num_rows)))
+
+
+def _root_mean_square(sizes: Sequence[int]) -> float:
+    return math.sqrt(sum(size**2 for size in sizes) / len(sizes))
+
+
+def _unit_size(num_nodes: int, *, cp_degree: int) -> UnitSize:
+    """A rank's part of a graph of ``num_nodes`` nodes, of a smaller one where that would take too long to measure."""
+    shrink = min(1.0, (_PROBE_MAX_PAIRS * cp_degree) ** 0.5 / max(1, num_nodes))
+    columns = max(cp_degree, int(num_nodes * shrink))
+    return UnitSize(num_rows=-(-columns // cp_degree), num_columns=columns)
+
+
+def _link_bytes(shape: TransformerShape, *, cp_degree: int) -> tuple[int, ...]:
+    work = mean_work((max(shape.graph_sizes),), num_graphs=1, cp_degree=cp_degree)
+    shard = ring_shard_bytes(work, hidden_size=shape.hidden_size, element_bytes=ELEMENT_BYTES[shape.dtype])
+    return tuple(sorted({*_PROBE_LINK_BYTES, int(shard)}))
+
+
+def _check_profile(shape: JobShape, profile: Profile, num_ranks: int) -> None:
+    if profile.key.shape != shape:
+        asked, found = shape.model_dump(), profile.key.shape.model_dump()
+        different = sorted(name for name in {*asked, *found} if asked.get(name) != found.get(name))
+        facts = ", ".join(f"{name} {asked.get(name)} against {found.get(name)}" for name in different)
+        raise ProfileMismatchError(
+            f"the profile was measured for another job: {facts}; run the probe for this one", differences=different
+        )
+    if profile.key.num_ranks != num_ranks:
+        raise ProfileMismatchError(
+            f"the profile was measured with {profile.key.num_ranks} ranks, the job has {num_ranks}; run the probe with"
+            " as many ranks as the job"
+        )

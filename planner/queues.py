@@ -1,0 +1,216 @@
+"""MQ-GNN: overlap or threads, sampling workers, and the first bounds of the queues, from measured stage rates.
+
+A step of a replica is sample → prepare → (transfer) → compute → exchange. One after the other they take the sum; in a
+pipeline the slowest one sets the pace, but never faster than the replica's cores can do the work of all of them. So
+where the cores are few, intra-op threads for the compute stage may beat overlap: both are candidates.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.cost import memory
+from planner.cost.step_time import ELEMENT_BYTES
+from planner.errors import ProfileMismatchError
+from planner.plan import MQGNNPlan, QueueBudget
+from planner.profiles import Profile, SampledShape, StageSample
+
+# Chosen: queues hold a tenth of what a rank may take, so that they never decide whether a job fits.
+QUEUE_MEMORY_FRACTION = 0.10
+# Chosen: for the queues of a rank whose memory is not known.
+UNKNOWN_QUEUE_BYTES = 256 * 2**20
+# Chosen: batches differ in size; a queue of n items may hold this much more than n mean batches.
+_BATCH_SIZE_SPREAD = 1.5
+# Chosen: overlap costs thread switches that no probe of single stages sees; less gain than this is no gain.
+_OVERLAP_COST = 0.05
+_MAX_SAMPLING_WORKERS = 4
+_SCRATCH_BYTES_PER_NODE = 4  # the relabelling table of a sampler
+
+
+@dataclass(frozen=True)
+class StageRates:
+    """The measured stages of a replica. ``compute`` by number of threads; absent stages are None."""
+
+    sample: StageSample
+    prepare: StageSample
+    compute: Mapping[int, StageSample]
+    transfer: StageSample | None = None
+    exchange: StageSample | None = None
+    compute_on_cpu: bool = True
+
+    @property
+    def feeding(self) -> tuple[StageSample, ...]:
+        """The stages in front of compute; each fills a queue of its name."""
+        return tuple(stage for stage in (self.sample, self.prepare, self.transfer) if stage is not None)
+
+    def update_s(self, num_threads: int) -> float:
+        """Compute and gradient exchange: the update waits for the sum over the replicas, so they do not overlap."""
+        return self.compute[num_threads].seconds + (self.exchange.seconds if self.exchange else 0.0)
+
+
+@dataclass(frozen=True)
+class QueueCandidate:
+    """One way to run a replica."""
+
+    pipelined: bool
+    num_sampling_workers: int
+    num_threads: int
+
+    def describe(self) -> str:
+        """Its choices in words, as reasons and error messages print them."""
+        threads = "1 compute thread" if self.num_threads == 1 else f"{self.num_threads} compute threads"
+        if not self.pipelined:
+            return f"stages in a row, {threads} per replica"
+        workers = (
+            "1 sampling worker" if self.num_sampling_workers == 1 else f"{self.num_sampling_workers} sampling workers"
+        )
+        return f"stages overlapped, {workers}, {threads} per replica"
+
+
+def read_rates(profile: Profile, *, batch_size: int) -> StageRates:
+    """The stages measured at ``batch_size`` seeds per replica. Raises ``ProfileMismatchError`` when one is missing."""
+    found = {(sample.stage, sample.num_threads): sample for sample in profile.stages if sample.batch_size == batch_size}
+    by_name = {stage: sample for (stage, _), sample in found.items()}
+    compute = {threads: sample for (stage, threads), sample in found.items() if stage == "compute"}
+    wanted = {"sample", "prepare", "compute"} | ({"exchange"} if profile.key.num_ranks > 1 else set())
+    if missing := sorted(wanted - set(by_name)):
+        raise ProfileMismatchError(
+            f"the profile has no sample of {missing} at {batch_size} seeds per replica; it has"
+            f" {sorted({(sample.stage, sample.batch_size) for sample in profile.stages})}; measure it again"
+        )
+    return StageRates(
+        sample=by_name["sample"],
+        prepare=by_name["prepare"],
+        transfer=by_name.get("transfer"),
+        compute=compute,
+        exchange=by_name.get("exchange"),
+        compute_on_cpu=profile.key.device_kind == "cpu",
+    )
+
+
+def list_queue_candidates(rates: StageRates, *, num_cores: float) -> tuple[QueueCandidate, ...]:
+    """All ways to run a replica on ``num_cores`` cores; serial ones come first and so win where overlap gains nothing.
+
+    Threads of compute times replicas never exceed the cores, nor do sampling workers.
+    """
+    most = max(1, int(num_cores))
+    threads = [count for count in sorted(rates.compute) if count <= most] or [min(rates.compute)]
+    serial = [QueueCandidate(pipelined=False, num_sampling_workers=1, num_threads=count) for count in threads]
+    pipelined = [
+        QueueCandidate(pipelined=True, num_sampling_workers=workers, num_threads=count)
+        for workers in range(1, min(most, _MAX_SAMPLING_WORKERS) + 1)
+        for count in threads
+    ]
+    return (*serial, *pipelined)
+
+
+def estimate_sampled_step_s(candidate: QueueCandidate, *, rates: StageRates, num_cores: float) -> float:
+    """Seconds per optimiser step of one replica.
+
+    Serial: the sum of all stages. Pipelined: the slowest of sample/workers, the other stages and compute + exchange,
+    but at least the work of all of them divided by the cores; rates of more replicas than cores were measured that way
+    and count as one core each.
+    """
+    feeding_s = sum(stage.seconds for stage in rates.feeding)
+    update_s = rates.update_s(candidate.num_threads)
+    if not candidate.pipelined:
+        return feeding_s + update_s
+    slowest_s = max(
+        rates.sample.seconds / candidate.num_sampling_workers,
+        *(stage.seconds for stage in rates.feeding[1:]),
+        update_s,
+    )
+    work_s = feeding_s
+    if rates.compute_on_cpu:
+        work_s += candidate.num_threads * rates.compute[candidate.num_threads].seconds + (
+            rates.exchange.seconds if rates.exchange else 0.0
+        )
+    return max(slowest_s, work_s / max(1.0, num_cores)) * (1 + _OVERLAP_COST)
+
+
+def queue_budget_bytes(limit_bytes: int | None) -> int:
+    """Bytes for all queues of a rank that may take ``limit_bytes`` (None: not known)."""
+    return UNKNOWN_QUEUE_BYTES if limit_bytes is None else int(QUEUE_MEMORY_FRACTION * limit_bytes)
+
+
+def size_queues(
+    candidate: QueueCandidate, *, rates: StageRates, step_time_s: float, budget_bytes: int
+) -> tuple[QueueBudget, ...]:
+    """One queue behind every feeding stage, none for a serial run.
+
+    Items: clip(⌈consume rate · p95 produce time⌉ + 1, 1, budget / mean batch bytes), where the consume rate is the pace
+    of the whole pipeline. The bounds of all queues add up to at most ``budget_bytes``.
+    """
+    if not candidate.pipelined:
+        return ()
+    share = max(1, budget_bytes // len(rates.feeding))
+    return tuple(_size_queue(stage, consume_per_s=1.0 / step_time_s, budget_bytes=share) for stage in rates.feeding)
+
+
+def estimate_sampled_memory_bytes(
+    candidate: QueueCandidate,
+    *,
+    shape: SampledShape,
+    rates: StageRates,
+    queues: Sequence[QueueBudget],
+    profile: Profile,
+) -> int:
+    """Bytes of one rank over its bare process, with the margin.
+
+    The model's state, the resident graph, what lies in the queues and the mini-batch that the consumer still holds are
+    always there; on top comes the largest of a step (what every stage holds while it works), an evaluation and a
+    checkpoint.
+    """
+    samplers = candidate.num_sampling_workers
+    state = memory.model_state_bytes(profile.parameter_bytes) + memory.gradient_bucket_bytes(
+        profile.parameter_bytes, num_ranks=profile.key.num_ranks
+    )
+    graph = shape.graph_bytes + samplers * _SCRATCH_BYTES_PER_NODE * shape.num_nodes
+    held = sum(queue.max_bytes for queue in queues) + rates.feeding[-1].num_bytes
+    step = (
+        (samplers - 1) * rates.sample.peak_bytes
+        + sum(stage.peak_bytes for stage in rates.feeding)
+        + rates.compute[candidate.num_threads].peak_bytes
+    )
+    evaluation = memory.layerwise_evaluation_bytes(
+        num_nodes=shape.num_nodes,
+        num_edges=shape.num_edges,
+        width=max(shape.num_features, shape.hidden_size),
+        hidden_size=shape.hidden_size,
+        num_ranks=profile.key.num_ranks,
+        element_bytes=ELEMENT_BYTES[shape.dtype],
+    )
+    highest = max(step, evaluation, memory.checkpoint_bytes(profile.parameter_bytes))
+    return memory.with_margin(profile.base_bytes + state + graph + held + highest)
+
+
+def build_sampled_plan(
+    candidate: QueueCandidate, *, shape: SampledShape, num_ranks: int, queues: Sequence[QueueBudget]
+) -> MQGNNPlan:
+    """The complete plan of a candidate."""
+    return MQGNNPlan(
+        world_size=num_ranks,
+        batch_size=shape.batch_size,
+        fanouts=shape.fanouts,
+        pipelined=candidate.pipelined,
+        num_sampling_workers=candidate.num_sampling_workers,
+        num_threads=candidate.num_threads,
+        queues=tuple(queues),
+    )
+
+
+def sampled_terms_s(candidate: QueueCandidate, *, rates: StageRates) -> dict[str, float]:
+    """Seconds per step of every stage by itself; in a pipeline they overlap, so they add up to more than the step."""
+    terms: dict[str, float] = {stage.stage: stage.seconds for stage in rates.feeding}
+    terms["compute"] = rates.compute[candidate.num_threads].seconds
+    if rates.exchange is not None:
+        terms["exchange"] = rates.exchange.seconds
+    return terms
+
+
+def _size_queue(stage: StageSample, *, consume_per_s: float, budget_bytes: int) -> QueueBudget:
+    mean_bytes = max(1, stage.num_bytes)
+    wanted = math.ceil(consume_per_s * stage.p95_s) + 1
+    max_items = max(1, min(wanted, budget_bytes // mean_bytes))
+    max_bytes = min(budget_bytes, math.ceil(_BATCH_SIZE_SPREAD * max_items * mean_bytes))
+    return QueueBudget(name=stage.stage, max_items=max_items, max_bytes=max_bytes)

@@ -1,0 +1,207 @@
+"""The dispatcher: submits waiting jobs to the cluster and notices what became of them. It runs in the API process.
+
+One ``step`` looks at the cluster, reads all unfinished jobs, asks ``policies`` and ``admission`` what to do, and does
+it. It keeps nothing that matters: all it needs stands in the store, so a dispatcher that is killed at any line is
+continued by the next. A job is claimed in the store before it is submitted under the claimed name, and a submission of
+a known name is a no-op, hence nothing runs twice. A lease keeps a second dispatcher waiting.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from planner.cluster import ClusterSpec
+from service.admission import admit
+from service.cluster import ClusterClient, ClusterRefusedError, ClusterUnreachableError, RunStatus
+from service.policies import DEFAULT_PATIENCE, Patience, Verdict, judge, needs_status, retry_delay_s
+from service.spec import JobState
+from service.states import IllegalMoveError
+from service.store.job_store import JobStore
+from service.store.records import JobRecord, Reason, Waiting
+
+LEASE = "dispatcher"
+LEASE_S = 5.0  # longer than a step takes; as long as jobs wait after the dispatching process was killed
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """What was seen of the cluster last: ``spec`` at ``seen_at``; ``fault`` says why it cannot be asked now."""
+
+    spec: ClusterSpec | None = None
+    seen_at: datetime | None = None
+    reachable_since: datetime | None = None
+    fault: str | None = None
+    failures: int = 0
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the last question was answered."""
+        return self.reachable_since is not None
+
+
+class Dispatcher:
+    """Carries out decisions, one ``step`` at a time. ``clock`` gives aware UTC times."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        cluster: ClusterClient,
+        *,
+        holder: str,
+        patience: Patience = DEFAULT_PATIENCE,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._holder = holder
+        self._patience = patience
+        self._clock = clock
+        self._ask_again_at: datetime | None = None
+        self._leased_at: datetime | None = None
+        self.view = ClusterView()
+
+    def step(self) -> None:
+        """One round. Raises only what the store raises; faults of the cluster end in ``view``."""
+        self._look()
+        if not self._hold_lease():
+            return
+        jobs = self._store.unfinished_jobs()
+        submitted = [job for job in jobs if job.submission_id is not None]
+        for job in submitted:
+            self._guarded(self._tend, job)
+        self._admit(jobs)
+
+    def release(self) -> None:
+        """Let another dispatcher continue at once."""
+        self._store.drop_lease(LEASE, holder=self._holder)
+
+    # ---- the cluster
+
+    def _look(self) -> None:
+        if self._ask_again_at is not None and self._clock() < self._ask_again_at:
+            return
+        try:
+            spec = self._cluster.shape()
+        except (ClusterUnreachableError, ClusterRefusedError) as error:
+            self._note_fault(error)
+            return
+        now = self._clock()
+        self._ask_again_at = None
+        self.view = ClusterView(spec=spec, seen_at=now, reachable_since=self.view.reachable_since or now)
+
+    def _note_fault(self, error: ClusterUnreachableError | ClusterRefusedError) -> None:
+        failures = self.view.failures + 1
+        now = self._clock()
+        self._ask_again_at = datetime.fromtimestamp(now.timestamp() + retry_delay_s(failures), UTC)
+        self.view = replace(self.view, reachable_since=None, fault=error.message, failures=failures)
+
+    def _status(self, job: JobRecord) -> RunStatus | None:
+        """What the cluster says about the job's driver, None if it cannot be asked."""
+        if not self.view.reachable or job.submission_id is None:
+            return None
+        try:
+            return self._cluster.status(job.submission_id)
+        except (ClusterUnreachableError, ClusterRefusedError) as error:
+            self._note_fault(error)
+            return None
+
+    # ---- submitted jobs
+
+    def _tend(self, job: JobRecord) -> None:
+        now = self._clock()
+        run = self._status(job) if needs_status(job, now=now, patience=self._patience) else None
+        if run is not None and run.state.is_over:
+            job = self._store.get_job(job.id)  # its last word may have come after our list was read
+            if job.ended:
+                return
+        since = self.view.reachable_since or now
+        verdict = judge(job, run, now=now, patience=self._patience, reachable_since=since)
+        self._carry_out(job, verdict)
+
+    def _carry_out(self, job: JobRecord, verdict: Verdict) -> None:
+        if verdict.stop:
+            self._stop(job)
+        if verdict.target is not None:
+            self._store.move(job.id, verdict.target, reason=verdict.reason, only_from=job.state)
+        elif verdict.submit:
+            self._submit(job)
+        elif verdict.waiting is not None and _differs(job.waiting, verdict.waiting):
+            self._store.set_waiting(job.id, verdict.waiting)
+
+    def _submit(self, job: JobRecord) -> None:
+        assert job.submission_id is not None, "claimed before"
+        try:
+            self._cluster.submit(
+                job.id,
+                submission_id=job.submission_id,
+                entrypoint=f"python -m service.driver_main {job.id}",
+                env_vars={},  # a driver takes its settings from its node
+                metadata={"name": job.spec.name},
+            )
+        except ClusterUnreachableError as error:
+            self._note_fault(error)  # whether it arrived, the next step finds out under the claimed name
+        except ClusterRefusedError as error:
+            reason = Reason(code=error.code, text=f"the cluster refused the driver: {error.message}")
+            self._store.move(job.id, JobState.FAILED, reason=reason, only_from=JobState.PENDING)
+
+    def _stop(self, job: JobRecord) -> None:
+        assert job.submission_id is not None, "only submitted jobs are stopped"
+        try:
+            self._cluster.stop(job.submission_id)
+        except (ClusterUnreachableError, ClusterRefusedError) as error:
+            self._note_fault(error)
+
+    # ---- waiting jobs
+
+    def _admit(self, jobs: Sequence[JobRecord]) -> None:
+        queue = [job for job in jobs if job.submission_id is None]
+        if not self.view.reachable or self.view.spec is None:
+            fault = self.view.fault or "it was not asked yet"
+            self._explain(queue, dict.fromkeys((job.id for job in queue), _unreachable(fault)))
+            return
+        promised = [job for job in jobs if job.submission_id is not None]
+        admission = admit(queue, promised=promised, cluster=self.view.spec)
+        for job in admission.start:
+            self._guarded(self._start, job)
+        self._explain(queue, admission.waiting)
+
+    def _start(self, job: JobRecord) -> None:
+        self._submit(self._store.set_submission(job.id, job.id))
+
+    def _explain(self, queue: Sequence[JobRecord], reasons: Mapping[str, Waiting]) -> None:
+        news = {
+            job.id: reasons[job.id] for job in queue if job.id in reasons and _differs(job.waiting, reasons[job.id])
+        }
+        if news:
+            self._store.set_all_waiting(news)
+
+    # ---- being one, and going on
+
+    def _hold_lease(self) -> bool:
+        now = self._clock()
+        if self._leased_at is not None and (now - self._leased_at).total_seconds() < LEASE_S / 2:
+            return True
+        held = self._store.take_lease(LEASE, holder=self._holder, seconds=LEASE_S)
+        self._leased_at = now if held else None
+        return held
+
+    def _guarded(self, action: Callable[[JobRecord], None], job: JobRecord) -> None:
+        """One job that cannot be handled must not hold up the others."""
+        try:
+            action(job)
+        except IllegalMoveError:
+            _log.debug("job %s moved on before the dispatcher did", job.id)
+        except Exception:
+            _log.exception("the dispatcher could not handle job %s", job.id)
+
+
+def _differs(old: Waiting | None, new: Waiting) -> bool:
+    """Positions are counted when read, so they do not make a reason new."""
+    return old is None or old.model_copy(update={"position": 0}) != new
+
+
+def _unreachable(fault: str) -> Waiting:
+    return Waiting(code="cluster_unreachable", reason=f"the cluster cannot be reached: {fault}")

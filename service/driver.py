@@ -1,0 +1,264 @@
+"""One job from PENDING to its end: profile, plan, train, result. Runs in a process of its own on the cluster.
+
+    PENDING ─▶ PROFILING ─▶ PLANNING ─▶ SCHEDULING ─▶ RUNNING ⇄ RESTARTING ─▶ FINISHED
+               data set,     planner     ranks are     (the recorder,            result
+               profile       actor       started       in the controller)
+
+The driver decides nothing about training and does nothing that Ray does: it moves values between the rooms and writes
+each step into the store. Whatever happens ends in a terminal state with a reason; ``driver_watch`` sees to the rest.
+"""
+
+import logging
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from planner.cluster import ClusterSpec
+from planner.plan import MegaGraphPlan, MQGNNPlan
+from planner.planner import probes_for
+from planner.profiles import JobShape, ProbeRequest, Profile, ProfileKey
+from service.driver_watch import DriverWatch, StopOrder, StopOrderedError, sigint_raises
+from service.failures import explain
+from service.outcome import build_result
+from service.settings import Settings
+from service.spec import JobSpec, JobState
+from service.states import IllegalMoveError
+from service.store.job_store import JobStore
+from service.store.records import JobRecord, Reason
+from workers.data.datasets import load_dataset
+from workers.data.graph import GraphDataset
+from workers.data.paths import DataPaths
+from workers.probe.describe import describe_job, profile_key
+
+_log = logging.getLogger(__name__)
+
+INSIST_S = 60.0  # a database that restarts is back sooner; a result that took hours is worth the wait
+
+AnyPlan = MegaGraphPlan | MQGNNPlan
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """What the engine needs to run the ranks of a job; ``job_dir`` is where they leave everything."""
+
+    job_id: str
+    spec: JobSpec
+    plan: AnyPlan
+    data: DataPaths
+    job_dir: str
+
+
+class Engine(Protocol):
+    """The cluster from inside a driver. Every call may be interrupted by ``StopOrderedError``."""
+
+    def connect(self) -> None:
+        """Join the cluster; whatever is slow to start begins to start now."""
+        ...
+
+    def shape(self) -> ClusterSpec:
+        """The live nodes."""
+        ...
+
+    def measure(self, request: ProbeRequest, *, spec: JobSpec, data: DataPaths) -> Profile:
+        """Run the probes on ranks like those that will train."""
+        ...
+
+    def plan(self, shape: JobShape, *, cluster: ClusterSpec, profile: Profile, num_ranks: int) -> AnyPlan:
+        """Ask the planner actor."""
+        ...
+
+    def train(self, order: RunOrder) -> dict[str, float]:
+        """Run the ranks to their end; the figures of the last report."""
+        ...
+
+    def close(self) -> None:
+        """End all that this driver started on the cluster and leave it. Safe to call in any condition."""
+        ...
+
+
+@dataclass(frozen=True)
+class _End:
+    target: JobState | None
+    reason: Reason | None = None
+
+
+def drive(
+    job_id: str,
+    *,
+    store: JobStore,
+    settings: Settings,
+    engine: Engine,
+    force_end: Callable[[StopOrder], None],
+) -> JobState:
+    """Take the job to its end and say which one that was. Must run in the main thread, because it heeds SIGINT.
+
+    ``force_end`` ends the process when the main thread does not obey an order to stop.
+    """
+    job = store.get_job(job_id)
+    if job.state is not JobState.PENDING:
+        _log.warning("job %s is %s: another driver had it, this one has nothing to do", job_id, job.state)
+        return job.state
+    if job.cancel_requested_at is not None:
+        reason = Reason(code="cancelled", text="cancelled by its user before its driver began")
+        return store.move(job_id, JobState.CANCELLED, reason=reason).state
+    watch = DriverWatch(job_id, store=store, max_runtime_s=job.spec.limits.max_runtime_s, force_end=force_end)
+    run = _Run(job, store=store, settings=settings, engine=engine)
+    with sigint_raises():
+        end = _end_of(run, watch)
+        if end.target is not JobState.FINISHED:
+            _leave(engine)  # before the move: who sees the job ended finds nothing of it on the cluster
+        watch.stop()
+        _insist(lambda: _write_end(end, job_id, store))
+        _leave(engine)
+    return store.get_job(job_id).state
+
+
+def _end_of(run: "_Run", watch: DriverWatch) -> _End:
+    try:
+        return _attempt(run, watch)
+    except StopOrderedError:
+        return _stopped(watch)
+
+
+def _attempt(run: "_Run", watch: DriverWatch) -> _End:
+    try:
+        watch.start()
+        run.to_end()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on nothing changes how the job ends
+        return _End(target=JobState.FINISHED)
+    except (StopOrderedError, SystemExit):  # Ray turns SIGTERM into the latter
+        return _stopped(watch)
+    except Exception as error:
+        if watch.order is not None:  # taking a run apart makes calls fail in many ways; the order is the reason
+            return _stopped(watch)
+        _log.exception("job %s failed", run.job.id)
+        return _End(target=JobState.FAILED, reason=explain(error))
+
+
+def _stopped(watch: DriverWatch) -> _End:
+    order = watch.interrupted()
+    return _End(target=order.target, reason=order.reason)
+
+
+def _write_end(end: _End, job_id: str, store: JobStore) -> None:
+    if end.target is None:
+        return
+    try:
+        store.move(job_id, end.target, reason=end.reason)
+    except IllegalMoveError:
+        _log.exception("job %s was ended by another hand before it could become %s", job_id, end.target)
+
+
+def _leave(engine: Engine) -> None:
+    """A cluster that cannot be left in order loses what we have there when this process ends."""
+    try:
+        engine.close()
+    except Exception:
+        _log.exception("the cluster could not be left in order")
+
+
+def _insist(write: Callable[[], None]) -> None:
+    """Do what must not be lost, again and again while the database does not answer."""
+    deadline = time.monotonic() + INSIST_S
+    while True:
+        try:
+            return write()
+        except SQLAlchemyError:
+            if time.monotonic() > deadline:
+                raise
+            _log.exception("the database did not take the end of the job; trying again")
+            time.sleep(1.0)
+
+
+class _Run:
+    """The phases of one job."""
+
+    def __init__(self, job: JobRecord, *, store: JobStore, settings: Settings, engine: Engine) -> None:
+        self.job = job
+        self._store = store
+        self._settings = settings
+        self._engine = engine
+        self._data = DataPaths(root=settings.data_root, cache=settings.cache)
+
+    def to_end(self) -> None:
+        """All phases, with the result stored at the end. Raises whatever goes wrong."""
+        self._move(JobState.PROFILING)
+        self._engine.connect()
+        dataset = self._prepare_data()
+        shape = describe_job(self.job.spec.train_spec(), dataset)
+        cluster = self._engine.shape()
+        profile = self._find_or_measure(shape, cluster)
+        self._move(JobState.PLANNING)
+        plan = self._make_plan(shape, cluster, profile)
+        self._move(JobState.SCHEDULING)
+        last = self._engine.train(
+            RunOrder(
+                job_id=self.job.id,
+                spec=self.job.spec,
+                plan=plan,
+                data=self._data,
+                job_dir=str(self._settings.job_dir(self.job.id)),
+            )
+        )
+        result = build_result(self.job.id, last=last, plan=plan, store=self._store, settings=self._settings)
+        _insist(lambda: self._store.set_result(self.job.id, result))
+
+    def _prepare_data(self) -> GraphDataset:
+        """Here and not on the ranks, so that a fault in the data ends the job before any rank starts."""
+        self._tell("dataset", text=f"preparing {_name_of_data(self.job.spec)}")
+        dataset = load_dataset(self.job.spec.dataset, paths=self._data)
+        nodes, edges = sum(g.num_nodes for g in dataset.graphs), sum(g.num_edges for g in dataset.graphs)
+        self._tell(
+            "dataset",
+            text=f"{dataset.name}: {len(dataset.graphs)} graph(s), {nodes} nodes, {edges} edges",
+            num_graphs=len(dataset.graphs),
+            num_nodes=nodes,
+            num_edges=edges,
+        )
+        return dataset
+
+    def _find_or_measure(self, shape: JobShape, cluster: ClusterSpec) -> Profile:
+        key = self._profile_key(shape, cluster)
+        profile = self._store.find_profile(key.fingerprint)
+        if profile is not None:
+            self._tell("profile", text=f"profile {key.fingerprint} is known", fingerprint=key.fingerprint, cached=True)
+            return profile
+        self._tell("profile", text=f"measuring on {key.num_ranks} rank(s)", fingerprint=key.fingerprint, cached=False)
+        request = probes_for(shape, key=key, cluster=cluster)
+        profile = self._engine.measure(request, spec=self.job.spec, data=self._data)
+        self._store.save_profile(profile)
+        text = f"measured in {profile.duration_s:.1f} s"
+        self._tell("profile", text=text, fingerprint=key.fingerprint, duration_s=profile.duration_s)
+        return profile
+
+    def _profile_key(self, shape: JobShape, cluster: ClusterSpec) -> ProfileKey:
+        resources = self.job.spec.resources
+        return profile_key(
+            shape,
+            num_ranks=resources.num_workers,
+            device_name=",".join(sorted({node.device_name for node in cluster.nodes})),
+            device_kind="cuda" if resources.gpus_per_worker else "cpu",
+        )
+
+    def _make_plan(self, shape: JobShape, cluster: ClusterSpec, profile: Profile) -> AnyPlan:
+        num_ranks = self.job.spec.resources.num_workers
+        plan = self._engine.plan(shape, cluster=cluster, profile=profile, num_ranks=num_ranks)
+        self._store.save_plan(self.job.id, plan)
+        self._tell("plan", text=" ".join(plan.reasons) or f"a plan for {num_ranks} rank(s)", kind=plan.kind)
+        return plan
+
+    def _move(self, target: JobState) -> None:
+        _log.info("%s", target)
+        self._store.move(self.job.id, target)
+
+    def _tell(self, type_: str, *, text: str, **facts: object) -> None:
+        _log.info("%s: %s", type_, text)
+        self._store.add_event(self.job.id, type_, {"text": text, **facts})
+
+
+def _name_of_data(spec: JobSpec) -> str:
+    return spec.dataset.name or f"the files in {spec.dataset.path}"

@@ -1,0 +1,67 @@
+"""The driver's process: ``python -m service.driver_main JOB_ID``, started by Ray on a node of the cluster.
+
+Settings come from the node's environment, as for every process of ours there; what Ray sets for its own job drivers is
+read here and handed on. Exit code 0: the job ended as it should (FINISHED, CANCELLED); 1: it failed, or nothing is
+known about its end.
+"""
+
+import logging
+import os
+import sys
+
+from service.driver_watch import StopOrder
+from service.log_tee import LogTee
+from service.settings import Settings
+from service.spec import JobState
+from service.store.engine import open_store
+from service.store.job_store import JobStore
+
+_log = logging.getLogger("service.driver_main")
+_GOOD_ENDS = frozenset({JobState.FINISHED, JobState.CANCELLED})
+
+
+def main(arguments: list[str]) -> int:
+    """Drive one job; the exit code of the process."""
+    if len(arguments) != 1:
+        print("usage: python -m service.driver_main JOB_ID", file=sys.stderr)  # noqa: T201
+        return 2
+    job_id = arguments[0]
+    settings = Settings()
+    tee = LogTee(settings.job_dir(job_id) / "logs" / "driver.log")
+    tee.start()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        return _run(job_id, settings=settings, tee=tee)
+    finally:
+        tee.stop()
+
+
+def _run(job_id: str, *, settings: Settings, tee: LogTee) -> int:
+    store = open_store(settings.database_url)
+    store.observe(job_id)  # the first sign of life, before the slow imports
+    from service.driver import drive
+    from service.ray_engine import RayEngine
+
+    def force_end(order: StopOrder) -> None:
+        _end_in_store(store, job_id, order)
+        tee.stop(timeout_s=0.5)
+        os._exit(0 if order.target in _GOOD_ENDS else 1)  # the main thread is stuck: nobody else can leave
+
+    engine = RayEngine(gcs_address=os.environ.get("RAY_ADDRESS"))
+    state = drive(job_id, store=store, settings=settings, engine=engine, force_end=force_end)
+    _log.info("job %s is %s", job_id, state)
+    return 0 if state in _GOOD_ENDS else 1
+
+
+def _end_in_store(store: JobStore, job_id: str, order: StopOrder) -> None:
+    try:
+        if order.target is not None:
+            store.move(job_id, order.target, reason=order.reason)
+    except Exception:
+        _log.exception("job %s could not be ended as %s", job_id, order.target)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    # Everything is written and closed; tearing the interpreter down would take another second.
+    os._exit(code)

@@ -1,0 +1,104 @@
+"""What users do with jobs: submit, look, cancel. The doors call these; each is a few lines over the store.
+
+A job is in the database before ``submit`` returns. Everything here answers from the store, so it is quick whatever the
+cluster does.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from planner.errors import GraphmillError
+from planner.plan import MegaGraphPlan, MQGNNPlan
+from service.settings import Settings
+from service.spec import JobSpec, JobState
+from service.store.job_store import JobStore
+from service.store.records import JobRecord, MetricPoint
+from service.validation import parse_spec
+
+
+class QueueFullError(GraphmillError):
+    """More jobs wait than this service keeps; try again later."""
+
+    code = "queue_full"
+
+
+class NotPlannedError(GraphmillError):
+    """The job has no plan yet, or ended before it was planned."""
+
+    code = "not_planned"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run showed of what its plan predicted. ``step_time_s``: median over reports of the slowest rank."""
+
+    step_time_s: float | None
+    memory_bytes: dict[int, int]
+
+
+class Jobs:
+    """The use cases around jobs. ``wake`` tells the dispatcher that there is news."""
+
+    def __init__(self, store: JobStore, settings: Settings, *, wake: Callable[[], None]) -> None:
+        self.store = store
+        self.settings = settings
+        self._wake = wake
+
+    def submit(self, document: Any, *, idempotency_key: str | None = None) -> tuple[JobRecord, bool]:
+        """Check a spec and store it: (record, True), or (the first job of this key, False).
+
+        Raises ``SpecInvalidError``, ``QueueFullError``, ``IdempotencyConflictError``.
+        """
+        spec: JobSpec = parse_spec(document)
+        waiting = self.store.count_pending()
+        if waiting >= self.settings.max_pending_jobs:
+            raise QueueFullError(
+                f"{waiting} jobs wait already, the limit is {self.settings.max_pending_jobs}; try again later",
+                waiting=waiting,
+            )
+        record, created = self.store.create_job(spec, idempotency_key=idempotency_key)
+        self._wake()
+        return record, created
+
+    def cancel(self, job_id: str) -> JobRecord:
+        """Ask for the end of a job. Raises ``JobNotFoundError``, ``JobEndedError``."""
+        record = self.store.request_cancel(job_id)
+        self._wake()
+        return record
+
+    def is_stale(self, job: JobRecord) -> bool:
+        """Whether the job should be speaking but has been silent, so that its state may be out of date."""
+        if job.ended or job.state is JobState.PENDING:
+            return False
+        last = job.observed_at or job.started_at
+        return last is None or datetime.now(UTC) - last > timedelta(seconds=self.settings.stale_after_s)
+
+    def plan(self, job_id: str) -> tuple[MegaGraphPlan | MQGNNPlan, Measured]:
+        """The plan of a job and what was measured of it so far. Raises ``NotPlannedError``."""
+        plan = self.store.get_plan(job_id)
+        if plan is None:
+            state = self.store.get_job(job_id).state
+            raise NotPlannedError(f"job {job_id} is {state} and has no plan; one is made in PLANNING", state=state)
+        page = self.store.metrics(job_id, names=("step_time_s", "peak_memory_bytes"), limit=100_000)
+        return plan, measure(page.points)
+
+
+def measure(points: Iterable[MetricPoint]) -> Measured:
+    """Sum up reported step times and memory. The first report holds the warm-up: it counts only if it is the only one."""
+    slowest: defaultdict[int, float] = defaultdict(float)
+    memory: defaultdict[int, int] = defaultdict(int)
+    for point in points:
+        if point.value != point.value:  # NaN
+            continue
+        if point.name == "step_time_s":
+            slowest[point.step] = max(slowest[point.step], point.value)
+        elif point.name == "peak_memory_bytes":
+            memory[point.rank] = max(memory[point.rank], int(point.value))
+    times = [slowest[step] for step in sorted(slowest)]
+    return Measured(
+        step_time_s=statistics.median(times[1:] or times) if times else None, memory_bytes=dict(sorted(memory.items()))
+    )

@@ -1,0 +1,91 @@
+"""The engine of a driver on a real cluster: Ray Core for probes and planner, Ray Train (V2) for the ranks."""
+
+import logging
+import signal
+from datetime import UTC, datetime
+from typing import Any
+
+import ray
+from ray.exceptions import RayTaskError
+
+from planner.actor import PlannerActor
+from planner.cluster import ClusterSpec
+from planner.profiles import JobShape, ProbeRequest, Profile
+from service.driver import AnyPlan, RunOrder
+from service.driver_watch import StopOrderedError
+from service.nodes import spec_of_ray_node
+from service.spec import JobSpec
+from workers.data.paths import DataPaths
+
+PLAN_TIMEOUT_S = 300.0  # starting the actor takes a few seconds, the search of a large space a minute
+
+_log = logging.getLogger(__name__)
+
+
+class RayEngine:
+    """See ``service.driver.Engine``. ``gcs_address``: the cluster, as Ray told this driver; None finds a local one."""
+
+    def __init__(self, *, gcs_address: str | None) -> None:
+        self._gcs_address = gcs_address
+        self._planner: Any = None
+
+    def connect(self) -> None:
+        """Join the cluster and let the planner's process start while this one imports Ray Train (seconds each)."""
+        # Ray Train's own helpers ask for the cluster by this variable; without it they look in Ray's default folder,
+        # where no cluster or another one is, and every end of a run waits 12 s for an answer.
+        switches = {"RAY_ADDRESS": self._gcs_address} if self._gcs_address else {}
+        ray.init(runtime_env={"env_vars": switches}, logging_level=logging.WARNING)
+        self._planner = ray.remote(PlannerActor).options(num_cpus=0).remote()
+        import service.ray_training  # noqa: F401
+
+    def shape(self) -> ClusterSpec:
+        """The live nodes; what is free is not asked: the dispatcher has admitted this job."""
+        return ClusterSpec(
+            nodes=tuple(spec_of_ray_node(node) for node in ray.nodes() if node["Alive"]),
+            ray_version=ray.__version__,
+            observed_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+
+    def measure(self, request: ProbeRequest, *, spec: JobSpec, data: DataPaths) -> Profile:
+        """Run the probes on ranks like those that will train."""
+        from workers.probe.actor import measure_on_cluster
+
+        resources = spec.resources
+        profile: Profile = measure_on_cluster(
+            request,
+            spec=spec.train_spec(),
+            data=data,
+            cpus_per_rank=resources.cpus_per_worker,
+            gpus_per_rank=resources.gpus_per_worker,
+        )
+        return profile
+
+    def plan(self, shape: JobShape, *, cluster: ClusterSpec, profile: Profile, num_ranks: int) -> AnyPlan:
+        """Ask the planner actor, once; it ends with the answer."""
+        asked = self._planner.make_plan.remote(shape, cluster=cluster, profile=profile, num_ranks=num_ranks)
+        try:
+            plan: AnyPlan = ray.get(asked, timeout=PLAN_TIMEOUT_S)
+        except RayTaskError as error:
+            raise error.cause from None
+        ray.kill(self._planner)
+        self._planner = None
+        return plan
+
+    def train(self, order: RunOrder) -> dict[str, float]:
+        """Run the ranks to their end."""
+        from service.ray_training import build_trainer
+
+        trainer = build_trainer(order)
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            return dict(trainer.fit().return_value)  # replaces the handler: SIGINT takes the run apart, then exits
+        except SystemExit:
+            before = signal.SIG_IGN
+            raise StopOrderedError from None
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def close(self) -> None:
+        """Leave the cluster; what this driver still has there ends with its connection."""
+        ray.shutdown()
+        self._planner = None

@@ -1,0 +1,79 @@
+"""From a planned job to a run of Ray Train (V2): the one place that speaks its configuration."""
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2.api.config import LoggingConfig
+
+from service.driver import RunOrder
+from service.spec import ResourcesSpec
+from service.train_callback import JobCallback
+from workers.ray_backend import RankGroupConfig
+from workers.ray_loop import DISTRIBUTION, LoopConfig, train_loop
+
+# A group of ranks that could not be started (a node died meanwhile) is tried again this often; by default for ever.
+MOST_START_FAILURES = 2
+
+
+class RankTrainer(TorchTrainer):  # type: ignore[misc]  # Ray has no types here
+    """``TorchTrainer`` without two helper processes per run that ours have no use for.
+
+    The dataset manager serves Ray Data, through which no training data of ours goes. The placement group cleaner is a
+    detached actor, for scripts that live on after their run: our driver ends with its run, and its placement groups
+    with it, whereas a cleaner whose controller is killed while it starts stays for ever.
+    """
+
+    _UNUSED = (DatasetsCallback, PlacementGroupCleanerCallback)
+
+    def _create_default_callbacks(self) -> list[Any]:
+        return [each for each in super()._create_default_callbacks() if not isinstance(each, self._UNUSED)]
+
+
+def build_trainer(order: RunOrder) -> RankTrainer:
+    """The run of one job, named by its id.
+
+    Ray Train's folder of the run is the job's own, so that our checkpoints lie inside it and need not be copied.
+    """
+    restarts = order.spec.limits.max_restarts
+    job_dir = Path(order.job_dir)
+    return RankTrainer(
+        train_loop,
+        train_loop_config=loop_config(order).model_dump(mode="json"),
+        scaling_config=_scaling(order.spec.resources),
+        torch_config=RankGroupConfig(backend="nccl" if order.spec.resources.gpus_per_worker else "gloo"),
+        run_config=RunConfig(
+            name=job_dir.name,
+            storage_path=str(job_dir.parent),
+            failure_config=FailureConfig(
+                max_failures=restarts, max_preemption_failures=restarts, controller_failure_limit=MOST_START_FAILURES
+            ),
+            logging_config=LoggingConfig(log_level="WARNING"),  # the recorder tells what happens, in fewer words
+            callbacks=[JobCallback(order.job_id, max_restarts=restarts)],
+        ),
+    )
+
+
+def loop_config(order: RunOrder) -> LoopConfig:
+    """What every rank is told."""
+    return LoopConfig(
+        graphmill_version=version(DISTRIBUTION),
+        spec=order.spec.train_spec(),
+        plan=order.plan,
+        data_root=order.data.root,
+        data_cache=order.data.cache,
+        job_dir=order.job_dir,
+    )
+
+
+def _scaling(resources: ResourcesSpec) -> ScalingConfig:
+    each: dict[str, Any] = {"CPU": resources.cpus_per_worker}
+    if resources.gpus_per_worker:
+        each["GPU"] = resources.gpus_per_worker
+    return ScalingConfig(
+        num_workers=resources.num_workers, use_gpu=bool(resources.gpus_per_worker), resources_per_worker=each
+    )

@@ -1,0 +1,128 @@
+"""What the ranks report, written where everyone can see it: metrics, progress, the moves to RUNNING and RESTARTING.
+
+It lives in the process of Ray Train's controller, next to the driver, and is plain: ``train_callback.py`` is the shell.
+A database that does not answer for a moment must not end a training run: what could not be written is kept and tried
+again with the next report.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.failures import RankPlace, RunFailedError, explain_ranks, has_only_echoes
+from service.spec import JobState
+from service.states import IllegalMoveError
+from service.store.job_store import JobStore
+from service.store.records import MetricPoint, Reason
+
+_log = logging.getLogger(__name__)
+_SHOWN = ("loss", "val_accuracy", "test_accuracy", "items_per_s")
+_MOST_KEPT = 100_000  # points; a database that is away for longer loses the oldest
+
+
+class RunRecorder:
+    """Records one run. ``find_deaths`` and ``find_trace`` look at the cluster and the job's folder after a failure."""
+
+    def __init__(
+        self,
+        job_id: str,
+        *,
+        store: JobStore,
+        max_restarts: int,
+        find_deaths: Callable[[Mapping[int, RankPlace]], Mapping[int, str]] = lambda places: {},
+        find_trace: Callable[[int], str] = lambda rank: "",
+    ) -> None:
+        self._job_id = job_id
+        self._store = store
+        self._max_restarts = max_restarts
+        self._find_deaths = find_deaths
+        self._find_trace = find_trace
+        self._restarts = 0
+        self._places: dict[int, RankPlace] = {}
+        self._kept: list[MetricPoint] = []
+        self._progress: dict[str, Any] = {}
+
+    def reported(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        """One report of every rank, in the order of ranks; see ``workers.ray_loop`` for its fields."""
+        self._places = {report["rank"]: RankPlace(pid=report["pid"], node=report["node"]) for report in reports}
+        at = datetime.now(UTC)
+        self._kept.extend(point for report in reports for point in _points(report, at))
+        del self._kept[:-_MOST_KEPT]
+        self._progress = _progress(self._progress, reports)
+        _log.info("%s", _in_words(self._progress))
+        self._attempt(self._write)
+
+    def failed(self, errors: Mapping[int, BaseException]) -> None:
+        """Ranks failed: record the restart that Ray is about to make, or end the run.
+
+        Raises ``RunFailedError`` when no restart would help or none is left; raised out of Ray Train's callback, it
+        ends the run with just that error.
+        """
+        deaths = self._find_deaths(self._places) if has_only_echoes(errors) else {}
+        places = {
+            rank: RankPlace(pid=place.pid, node=place.node, trace=self._find_trace(rank))
+            for rank, place in self._places.items()
+        }
+        failures = explain_ranks(errors, places=places, deaths=deaths)
+        if failures.is_final:
+            raise RunFailedError(failures.reason.text, code=failures.reason.code)
+        if self._restarts >= self._max_restarts:
+            text = f"{failures.reason.text} (restarted {self._restarts} of at most {self._max_restarts} times)"
+            raise RunFailedError(text, code=failures.reason.code)
+        self._restarts += 1
+        _log.warning("restart %d of at most %d: %s", self._restarts, self._max_restarts, failures.reason.text)
+        self._attempt(lambda: self._write_restart(failures.reason))
+
+    def _write(self) -> None:
+        points, self._kept = self._kept, []
+        try:
+            self._store.add_metrics(self._job_id, points)
+        except BaseException:
+            self._kept = points + self._kept
+            raise
+        self._store.set_progress(self._job_id, self._progress)
+        self._move_to_running()
+
+    def _move_to_running(self) -> None:
+        state = self._store.get_job(self._job_id).state
+        if state in (JobState.SCHEDULING, JobState.RESTARTING):
+            self._store.move(self._job_id, JobState.RUNNING, only_from=state)
+
+    def _write_restart(self, reason: Reason) -> None:
+        self._move_to_running()  # ranks that fail before their first report did run
+        self._store.move(self._job_id, JobState.RESTARTING, reason=reason, only_from=JobState.RUNNING)
+        self._store.count_restart(self._job_id)
+
+    def _attempt(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except IllegalMoveError as error:
+            _log.info("job %s was moved by another hand meanwhile: %s", self._job_id, error)
+        except SQLAlchemyError:
+            _log.exception(
+                "the database did not take what job %s reports; it is kept for the next report", self._job_id
+            )
+
+
+def _points(report: Mapping[str, Any], at: datetime) -> list[MetricPoint]:
+    return [
+        MetricPoint(rank=report["rank"], name=name, step=report["step"], epoch=report["epoch"], value=value, at=at)
+        for name, value in report["values"].items()
+    ]
+
+
+def _progress(before: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Where the run is; the throughput is that of all ranks together, accuracies stay until the next evaluation."""
+    first = reports[0]
+    values = {name: first["values"][name] for name in _SHOWN if name in first["values"]}
+    if "items_per_s" in values:
+        values["items_per_s"] = sum(report["values"].get("items_per_s", 0.0) for report in reports)
+    return {**before, **{name: first[name] for name in ("step", "total_steps", "epoch")}, **values}
+
+
+def _in_words(progress: Mapping[str, Any]) -> str:
+    values = ", ".join(f"{name} {progress[name]:.4g}" for name in _SHOWN if name in progress)
+    return f"epoch {progress['epoch']}, step {progress['step']} of {progress['total_steps']}: {values}"

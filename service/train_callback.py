@@ -1,0 +1,100 @@
+"""The shell between Ray Train's controller and the recorder: the one class of ours that the controller calls.
+
+It is pickled into the controller's process, so it carries a job id and limits only; there it opens the store with that
+node's own settings, as the driver did (the controller is pinned to the driver's node).
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.train import UserCallback
+from ray.util.state import list_actors
+
+from service.failures import RankPlace
+from service.run_recorder import RunRecorder
+from service.settings import Settings
+from service.store.engine import open_store
+from workers.ray_loop import crash_file_name
+
+_log = logging.getLogger(__name__)
+_DEATH_IS_KNOWN_AFTER_S = 1.5  # Ray needs a moment to hear of a process that was killed; its peers hear it at once
+
+
+class JobCallback(UserCallback):  # type: ignore[misc]  # Ray has no types here
+    """Hands reports and failures of the ranks to the job's ``RunRecorder``."""
+
+    def __init__(self, job_id: str, *, max_restarts: int) -> None:
+        self._job_id = job_id
+        self._max_restarts = max_restarts
+        self._recorder: RunRecorder | None = None
+
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        """All ranks have reported; ``metrics[rank]`` is what ``workers.ray_loop`` sent."""
+        self._opened().reported(metrics)
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        """Ranks failed. Raises ``RunFailedError`` to end the run at once; otherwise Ray restarts the group."""
+        self._opened().failed(worker_exceptions)
+
+    def _opened(self) -> RunRecorder:
+        if self._recorder is None:
+            _print_our_log()
+            settings = Settings()
+            logs = settings.job_dir(self._job_id) / "logs"
+            self._recorder = RunRecorder(
+                self._job_id,
+                store=open_store(settings.database_url),
+                max_restarts=self._max_restarts,
+                find_deaths=find_deaths,
+                find_trace=lambda rank: read_trace(logs, rank),
+            )
+        return self._recorder
+
+
+def _print_our_log() -> None:
+    """Let what the recorder says reach the driver's output: Ray forwards what this process prints."""
+    logger = logging.getLogger("service")
+    logger.addHandler(logging.StreamHandler(sys.stdout))
+    logger.setLevel(logging.INFO)
+
+
+def find_deaths(places: Mapping[int, RankPlace]) -> dict[int, str]:
+    """Ranks of this run whose processes Ray has found dead, with what Ray says of their end."""
+    pids = {(place.node, place.pid): rank for rank, place in places.items()}
+    deadline = time.monotonic() + _DEATH_IS_KNOWN_AFTER_S
+    while True:
+        found = _dead_ranks(pids)
+        if found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
+
+
+def read_trace(logs: Path, rank: int) -> str:
+    """The signal that ended a rank, as its own crash file tells it; empty when it left none (SIGKILL leaves none)."""
+    try:
+        lines = (logs / crash_file_name(rank)).read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return lines[0] if lines else ""
+
+
+def _dead_ranks(pids: Mapping[tuple[str, int], int]) -> dict[int, str]:
+    job = ray.get_runtime_context().get_job_id()
+    filters = [("job_id", "=", job), ("class_name", "=", "RayTrainWorker"), ("state", "=", "DEAD")]
+    try:
+        actors = list_actors(filters=filters, detail=True, timeout=2)
+    except Exception:  # a diagnosis that fails must not hide the failure that it is about
+        _log.exception("Ray could not be asked which rank died")
+        return {}
+    found = {}
+    for actor in actors:
+        context = (actor.death_cause or {}).get("actor_died_error_context") or {}
+        rank = pids.get((str(context.get("node_ip_address")), int(actor.pid or 0)))
+        if rank is not None:
+            found[rank] = context.get("error_message") or "its process ended"
+    return found

@@ -1,0 +1,163 @@
+"""From a document to a ``JobSpec``, with every fault of it at once.
+
+Pydantic stops at the first layer that fails: a rule that compares two fields does not run while a third is wrong, and
+the fields of a model with an unknown name are not looked at. ``find_faults`` therefore asks Pydantic first, and then
+holds the rules between fields against whatever part of the document can still be read.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import ValidationError
+
+from planner.errors import GraphmillError
+from service.faults import Fault, closest, describe, show, to_pointer
+from service.spec import JobSpec
+from workers.spec import MODELS_OF_KIND, NAMED_DATASETS, GraphormerSpec
+
+_MAX_DEPTH = 32
+_KINDS: Mapping[str, tuple[str, ...]] = {str(kind): names for kind, names in MODELS_OF_KIND.items()}
+_MODELS = tuple(name for names in _KINDS.values() for name in names)
+
+
+class SpecInvalidError(GraphmillError):
+    """A job spec has faults; ``details['faults']`` lists all of them with ``pointer``, ``detail`` and ``fix``."""
+
+    code = "spec_invalid"
+
+
+def parse_spec(document: Any) -> JobSpec:
+    """Check a decoded JSON document, strictly: no text is taken for a number. Raises ``SpecInvalidError``."""
+    faults = find_faults(document)
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        listed = "; ".join(f"{fault.pointer or 'the document'}: {fault.detail}" for fault in faults)
+        raise SpecInvalidError(f"the job spec has {count}: {listed}", faults=[fault.model_dump() for fault in faults])
+    return JobSpec.model_validate_json(json.dumps(document), strict=True)
+
+
+def find_faults(document: Any) -> list[Fault]:
+    """All faults of a document, sorted by pointer; empty if it is a valid spec."""
+    if not isinstance(document, dict):
+        return [Fault(pointer="", detail=f"found {show(document)}", fix="a job spec is an object: {...}")]
+    faults: list[Fault] = []
+    document = _cleaned(document, (), faults)
+    odd = {fault.pointer for fault in faults}
+    faults += [fault for fault in _rules_between_fields(document) if fault.pointer not in odd]
+    ruled = tuple(faults)
+    for item in _pydantic_findings(document):
+        fault = describe(item, JobSpec)
+        if fault.pointer in odd or (item["type"] in _RULED and _says_more(ruled, than=fault)):
+            continue
+        faults.append(fault)
+    return sorted(faults, key=lambda fault: fault.pointer)
+
+
+# Findings whose words a rule between fields below says better.
+_RULED = frozenset({"value_error", "union_tag_invalid", "union_tag_not_found"})
+
+
+def _says_more(ruled: tuple[Fault, ...], *, than: Fault) -> bool:
+    return any(fault.pointer == than.pointer or fault.pointer.startswith(than.pointer + "/") for fault in ruled)
+
+
+def _pydantic_findings(document: dict[str, Any]) -> list[Mapping[str, Any]]:
+    try:
+        JobSpec.model_validate_json(json.dumps(_with_usable_model(document)), strict=True)
+    except ValidationError as error:
+        return [dict(item) for item in error.errors(include_url=False)]
+    return []
+
+
+def _with_usable_model(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with its most likely model in place of an unknown one, so that the other fields are checked too."""
+    model = document.get("model")
+    if not isinstance(model, dict) or model.get("name") in _MODELS:
+        return document
+    kinds = get_close_matches(str(document.get("kind")), _KINDS, n=1)
+    trained = _KINDS[kinds[0]] if kinds else _MODELS
+    likely = get_close_matches(str(model.get("name")), trained, n=1)
+    return {**document, "model": {**model, "name": likely[0] if likely else trained[0]}}
+
+
+def _rules_between_fields(document: dict[str, Any]) -> Iterator[Fault]:
+    dataset, model = document.get("dataset"), document.get("model")
+    if isinstance(dataset, dict):
+        yield from _check_dataset(dataset)
+    if isinstance(model, dict):
+        yield from _check_model_name(model, document.get("kind"))
+        yield from _check_heads(model)
+
+
+def _check_dataset(dataset: Mapping[str, Any]) -> Iterator[Fault]:
+    name, path = dataset.get("name"), dataset.get("path")
+    known = f"known are {', '.join(NAMED_DATASETS)}"
+    if name is not None and path is not None:
+        detail = f"names both a data set ({show(name)}) and a path ({show(path)})"
+        yield Fault(pointer="/dataset", detail=detail, fix="keep name for a known data set, or path for your own files")
+    if name is None and path is None:
+        fix = f"give the path of your own files, or a name; {known}"
+        yield Fault(pointer="/dataset", detail="names neither a data set nor a path", fix=fix)
+    if isinstance(name, str) and name not in NAMED_DATASETS:
+        fix = f"{closest(name, NAMED_DATASETS)}{known}"
+        yield Fault(pointer="/dataset/name", detail=f"unknown data set {show(name)}", fix=fix)
+
+
+def _check_model_name(model: Mapping[str, Any], kind: Any) -> Iterator[Fault]:
+    name = model.get("name")
+    trained = _KINDS.get(kind, _MODELS) if isinstance(kind, str) else _MODELS
+    choice = f"use {' or '.join(trained)}"
+    if name is None:
+        yield Fault(pointer="/model/name", detail="missing", fix=choice)
+    elif name not in _MODELS:
+        detail = f"unknown model {show(name)}"
+        yield Fault(pointer="/model/name", detail=detail, fix=f"{closest(name, trained)}{choice}")
+    elif name not in trained:
+        other = next(of for of, names in _KINDS.items() if name in names)
+        fix = f"{choice}, or set kind to {other}"
+        yield Fault(pointer="/model/name", detail=f"kind {kind} does not train {name}", fix=fix)
+
+
+def _check_heads(model: Mapping[str, Any]) -> Iterator[Fault]:
+    fields = GraphormerSpec.model_fields
+    hidden, heads = (model.get(name, fields[name].default) for name in ("hidden_size", "num_heads"))
+    has_heads = "num_heads" in model and model.get("name") not in _KINDS["mqgnn"]
+    if not has_heads and model.get("name") not in _KINDS["megagraph"]:
+        return
+    if type(hidden) is int and type(heads) is int and heads > 0 and hidden % heads:  # a bool is an int, but not here
+        below = hidden - hidden % heads
+        fix = f"choose hidden_size {below or heads} or {below + heads}, or another num_heads"
+        detail = f"{hidden} is not a multiple of num_heads {heads}"
+        yield Fault(pointer="/model/hidden_size", detail=detail, fix=fix)
+
+
+def _cleaned(value: Any, path: tuple[str | int, ...], faults: list[Fault]) -> Any:
+    """The value without what no database or JSON reader takes: infinities, half characters, endless nesting."""
+    if len(path) > _MAX_DEPTH:
+        faults.append(Fault(pointer=to_pointer(path), detail="nested too deep", fix=f"at most {_MAX_DEPTH} levels"))
+        return None
+    if isinstance(value, dict):
+        return {
+            _cleaned(key, (*path, key), faults): _cleaned(item, (*path, key), faults) for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_cleaned(item, (*path, place), faults) for place, item in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        faults.append(Fault(pointer=to_pointer(path), detail=f"found {value}", fix="give a finite number"))
+        return 1.0
+    if isinstance(value, str) and not _is_plain(value):
+        faults.append(
+            Fault(pointer=to_pointer(path), detail="not a valid text", fix="leave out NUL and half characters")
+        )
+        return "?"
+    return value
+
+
+def _is_plain(text: str) -> bool:
+    try:
+        return "\0" not in text and bool(text.encode() or True)
+    except UnicodeEncodeError:
+        return False

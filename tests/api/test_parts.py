@@ -1,0 +1,112 @@
+"""Metrics, plan, logs and artifacts of a job over HTTP."""
+
+import math
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.kit.builders import job_spec, metric, two_rank_plan
+from tests.kit.live_api import LiveApi
+
+
+@pytest.fixture
+def job_id(api: LiveApi) -> str:
+    return api.store.create_job(job_spec(workers=100))[0].id
+
+
+def write(api: LiveApi, job_id: str, path: str, content: bytes) -> Path:
+    file = api.settings.job_dir(job_id) / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    return file
+
+
+def test_series_come_by_name_and_rank(api: LiveApi, http: httpx.Client, job_id: str) -> None:
+    points = [metric(step, value=1 / step, rank=rank) for step in (1, 2) for rank in (0, 1)]
+    api.store.add_metrics(job_id, [*points, metric(2, name="val_accuracy", value=0.5)])
+    series = http.get(f"/v1/jobs/{job_id}/metrics").json()["series"]
+    assert [(part["name"], part["rank"]) for part in series] == [("loss", 0), ("loss", 1), ("val_accuracy", 0)]
+    assert (series[0]["steps"], series[0]["values"]) == ([1, 2], [1.0, 0.5])
+
+
+def test_series_are_filtered_and_paged(api: LiveApi, http: httpx.Client, job_id: str) -> None:
+    api.store.add_metrics(job_id, [metric(step, rank=rank) for step in range(4) for rank in (0, 1)])
+    page = http.get(f"/v1/jobs/{job_id}/metrics", params={"rank": 1, "limit": 2}).json()
+    assert (page["series"][0]["steps"], page["next_after_step"]) == ([0, 1], 1)
+    rest = http.get(f"/v1/jobs/{job_id}/metrics", params={"rank": 1, "after_step": 1}).json()
+    assert (rest["series"][0]["steps"], rest["next_after_step"]) == ([2, 3], None)
+    assert http.get(f"/v1/jobs/{job_id}/metrics", params={"name": ["a", "b"]}).json()["series"] == []
+
+
+def test_what_is_no_number_is_null(api: LiveApi, http: httpx.Client, job_id: str) -> None:
+    api.store.add_metrics(job_id, [metric(1, value=math.nan), metric(2, value=math.inf)])
+    assert http.get(f"/v1/jobs/{job_id}/metrics").json()["series"][0]["values"] == [None, None]
+
+
+def test_a_plan_comes_in_data_and_words_with_both_numbers(api: LiveApi, http: httpx.Client, job_id: str) -> None:
+    early = http.get(f"/v1/jobs/{job_id}/plan")
+    assert (early.status_code, early.json()["code"], early.json()["state"]) == (404, "not_planned", "PENDING")
+    api.store.save_plan(job_id, two_rank_plan())
+    api.store.add_metrics(job_id, [metric(1, name="step_time_s", value=0.03)])
+    api.store.add_metrics(job_id, [metric(1, name="peak_memory_bytes", value=900_000, rank=1)])
+    answer = http.get(f"/v1/jobs/{job_id}/plan").json()
+    assert answer["plan"]["stages"][0]["cp_degree"] == 2
+    assert "The graph is one" in answer["words"]
+    assert answer["predicted"]["step_time_s"] == 0.02
+    assert answer["measured"] == {"step_time_s": 0.03, "memory_bytes": {"1": 900_000}}
+
+
+def test_a_log_is_read_on_from_where_the_last_piece_ended(api: LiveApi, http: httpx.Client, job_id: str) -> None:
+    empty = http.get(f"/v1/jobs/{job_id}/logs")
+    assert (empty.status_code, empty.text, empty.headers["graphmill-next-offset"]) == (200, "", "0")
+    write(api, job_id, "logs/driver.log", b"one\ntwo\n")
+    first = http.get(f"/v1/jobs/{job_id}/logs")
+    assert (first.text, first.headers["graphmill-log-complete"]) == ("one\ntwo\n", "false")
+    write(api, job_id, "logs/driver.log", b"one\ntwo\nthree\n")
+    api.store.request_cancel(job_id)
+    rest = http.get(f"/v1/jobs/{job_id}/logs", params={"offset": first.headers["graphmill-next-offset"]})
+    assert (rest.text, rest.headers["graphmill-log-complete"]) == ("three\n", "true")
+
+
+def test_a_very_long_line_does_not_end_the_log(api: LiveApi, http: httpx.Client, job_id: str) -> None:
+    content = ("é" * 5_000 + "\nafter\n").encode()
+    write(api, job_id, "logs/driver.log", content)
+    text, offset = "", 0
+    while offset < len(content):
+        piece = http.get(f"/v1/jobs/{job_id}/logs", params={"offset": offset, "limit": 1024})
+        text, offset = text + piece.text, int(piece.headers["graphmill-next-offset"])
+    assert text.encode() == content
+
+
+def test_a_tail_gives_the_last_lines(api: LiveApi, http: httpx.Client, job_id: str) -> None:
+    write(api, job_id, "logs/driver.log", b"one\ntwo\nthree\n")
+    assert http.get(f"/v1/jobs/{job_id}/logs", params={"tail": 2}).text == "two\nthree\n"
+
+
+def test_an_offset_beyond_the_log_is_a_problem(api: LiveApi, http: httpx.Client, job_id: str) -> None:
+    answer = http.get(f"/v1/jobs/{job_id}/logs", params={"offset": 5})
+    assert (answer.status_code, answer.json()["code"]) == (416, "log_offset_beyond_end")
+
+
+def test_artifacts_are_listed_and_downloaded(api: LiveApi, http: httpx.Client, job_id: str) -> None:
+    write(api, job_id, "export/model.safetensors", b"weights")
+    write(api, job_id, "export/with space & more.json", b"{}")
+    write(api, job_id, "checkpoints/step-00000001.partial/rank-00000.pt", b"half")
+    items = http.get(f"/v1/jobs/{job_id}/artifacts").json()["items"]
+    assert [item["path"] for item in items] == ["export/model.safetensors", "export/with space & more.json"]
+    assert [http.get(item["href"]).content for item in items] == [b"weights", b"{}"]
+    part = http.get(items[0]["href"], headers={"Range": "bytes=2-"})
+    assert (part.status_code, part.content) == (206, b"ights")
+
+
+@pytest.mark.parametrize(
+    "path", ["..%2f..%2f..%2fapi_key", "%2e%2e/%2e%2e/%2e%2e/api_key", "export%2f..%2f..%2f..%2f..%2fapi_key", "x"]
+)
+def test_nothing_outside_the_artifacts_can_be_downloaded(
+    api: LiveApi, http: httpx.Client, job_id: str, path: str
+) -> None:
+    write(api, job_id, "export/model.safetensors", b"weights")
+    answer = http.get(f"/v1/jobs/{job_id}/artifacts/{path}")
+    assert answer.status_code == 404
+    assert b"gmk_" not in answer.content

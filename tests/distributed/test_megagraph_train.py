@@ -1,0 +1,142 @@
+"""Whole runs: any ranks learn the same, a resumed run is the run that never stopped, the export needs no ranks."""
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.distributed.equality import Case, run_parallel
+from tests.distributed.odd_graphs import build_graph, build_set
+from tests.distributed.runs import MODEL, RunOutcome, run_train
+from tests.kit.gloo_pool import GlooPool, RanksFailedError
+from workers.comm.mesh import Axis, Mesh
+from workers.data.datasets import load_dataset
+from workers.data.paths import DataPaths
+from workers.errors import TrainingDivergedError
+from workers.megagraph.batches import ShardedBatches
+from workers.megagraph.data_parallel import GraphDealer
+from workers.megagraph.training_step import count_global
+from workers.spec import DatasetSpec
+from workers.training.evaluation import accuracies
+from workers.training.export import load_exported
+from workers.training.folder import Folder
+
+EPOCHS = {"epochs": 6, "eval_every_epochs": 2, "checkpoint_every_epochs": 3}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[GlooPool]:
+    with GlooPool(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def karate(pool: GlooPool, tmp_path_factory: pytest.TempPathFactory) -> RunOutcome:
+    """One rank, to its end."""
+    folder = tmp_path_factory.mktemp("karate") / "job"
+    return pool.run(partial(run_train, **EPOCHS), folder, world_size=1)[0]
+
+
+def check_same_curves(outcome: RunOutcome, expected: RunOutcome, *, after_step: int = 0) -> None:
+    for name in ("loss", "train_accuracy", "val_accuracy", "test_accuracy", "best_epoch", "done"):
+        wanted = [point for point in expected.series(name) if point[0] > after_step]
+        found = outcome.series(name)
+        assert [step for step, _ in found] == [step for step, _ in wanted], name
+        assert [value for _, value in found] == pytest.approx([value for _, value in wanted], rel=1e-9), name
+
+
+def test_two_ranks_on_one_graph_report_the_curves_of_one_rank(
+    pool: GlooPool, karate: RunOutcome, tmp_path: Path
+) -> None:
+    for outcome in pool.run(partial(run_train, cp=2, **EPOCHS), tmp_path / "job"):
+        check_same_curves(outcome, karate)
+
+
+@pytest.mark.parametrize(("cp", "dp"), [(2, 1), (1, 2)])
+def test_two_ranks_on_a_set_of_graphs_report_the_curves_of_one_rank(
+    pool: GlooPool, tmp_path: Path, cp: int, dp: int
+) -> None:
+    job = partial(run_train, dataset="sbm-graphs", batch_size=16, epochs=2)
+    expected = pool.run(job, tmp_path / "alone", world_size=1)[0]
+    for outcome in pool.run(partial(job, cp=cp, dp=dp, num_micro_batches=8), tmp_path / "two"):
+        check_same_curves(outcome, expected)
+
+
+def test_a_run_resumed_from_its_checkpoint_equals_one_that_never_stopped(
+    pool: GlooPool, karate: RunOutcome, tmp_path: Path
+) -> None:
+    folder = tmp_path / "job"
+    with pytest.raises(RanksFailedError, match="planted after step 4"):
+        pool.run(partial(run_train, stop_after_step=4, **EPOCHS), folder, world_size=1)
+    resumed = pool.run(partial(run_train, **EPOCHS), folder, world_size=1)[0]
+    assert resumed.reports[0].step == resumed.reports[0].epoch == 4  # the checkpoint was taken after step 3
+    check_same_curves(resumed, karate, after_step=3)
+
+
+def test_a_run_may_resume_on_another_number_of_ranks(pool: GlooPool, karate: RunOutcome, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    with pytest.raises(RanksFailedError, match="planted after step 5"):
+        pool.run(partial(run_train, cp=2, stop_after_step=5, **EPOCHS), folder)
+    resumed = pool.run(partial(run_train, **EPOCHS), folder, world_size=1)[0]
+    check_same_curves(resumed, karate, after_step=3)
+
+
+def test_a_run_that_ended_is_finished_again_without_training(pool: GlooPool, tmp_path: Path) -> None:
+    job = partial(run_train, **EPOCHS)
+    first, second = (pool.run(job, tmp_path / "job", world_size=1)[0] for _ in range(2))
+    assert [report.step for report in second.reports] == [6]
+    for name in ("done", "best_epoch", "val_accuracy", "test_accuracy"):
+        assert second.result[name] == first.result[name]
+
+
+def test_reports_come_first_then_every_so_many_steps_and_with_each_evaluation_and_checkpoint(
+    pool: GlooPool, tmp_path: Path
+) -> None:
+    job = partial(run_train, report_every_steps=4, **(EPOCHS | {"epochs": 8, "eval_every_epochs": 5}))
+    outcome = pool.run(job, tmp_path / "job", world_size=1)[0]
+    assert [report.step for report in outcome.reports] == [1, 3, 4, 5, 6, 8]
+    assert [step for step, _ in outcome.series("val_accuracy")] == [5, 8]
+    assert [report.step for report in outcome.reports if report.checkpoint] == [3, 6, 8]
+    always = {"loss", "learning_rate", "step_time_s", "items_per_s", "peak_memory_bytes"}
+    assert all(always <= report.values.keys() for report in outcome.reports)
+    assert {report.total_steps for report in outcome.reports} == {8}
+    assert outcome.result == dict(outcome.reports[-1].values)
+
+
+def test_the_export_scores_in_one_process_what_the_ranks_reported(pool: GlooPool, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    result = pool.run(partial(run_train, cp=2, **(EPOCHS | {"dtype": "float32"})), folder)[0].result
+    model = load_exported(Folder(folder / "export"))
+    scores = accuracies(count_alone(model, cache=tmp_path / "cache"))
+    assert scores["test_accuracy"] == result["test_accuracy"]
+    assert scores["val_accuracy"] == result["val_accuracy"]
+
+
+def count_alone(model: torch.nn.Module, *, cache: Path) -> torch.Tensor:
+    dataset = load_dataset(DatasetSpec(name="karate"), paths=DataPaths(root=None, cache=cache))
+    alone = Axis(ranks=(0,), index=0)
+    batches = ShardedBatches(
+        dataset, axis=alone, max_distance=MODEL.max_distance, dtype=torch.float32, device=torch.device("cpu")
+    )
+    dealer = GraphDealer(dataset, batch_size=1, seed=0, replica=0, num_replicas=1, num_micro_batches=1)
+    return count_global(model, batches=batches, dealer=dealer, mesh=Mesh(world=alone, dp=alone, cp=alone))
+
+
+def test_a_loss_that_is_no_number_ends_all_ranks_and_names_step_and_culprit(pool: GlooPool) -> None:
+    sound, sick = build_graph(9, [(0, 1)], seed=1), build_graph(5, [(0, 1)], seed=2)
+    sick.features.matrix[3, 0] = math.nan
+    case = Case(build_set([sound, sick]), dp=2)  # the smaller graph is dealt to the second replica
+    with pytest.raises(RanksFailedError, match="the loss became nan in step 1 on rank 1; try a lower") as caught:
+        pool.run(run_parallel, case)
+    errors = list(caught.value.errors.values())
+    assert [type(error) for error in errors] == [TrainingDivergedError] * 2
+    assert [error.details for error in errors] == [{"step": 1, "ranks": [1]}] * 2
+
+
+@pytest.mark.parametrize("change", [{"cp": 1}, {"cp": 2, "dp": 2}])
+def test_a_plan_for_another_number_of_ranks_is_refused(pool: GlooPool, tmp_path: Path, change: dict[str, int]) -> None:
+    with pytest.raises(RanksFailedError, match="the run has 2; plan again"):
+        pool.run(partial(run_train, **change), tmp_path / "job")

@@ -1,0 +1,43 @@
+"""Life of the embedded cluster as a whole: it is found again, and its end leaves nothing."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from service.embedded import attach, start_cluster, stop_cluster
+from service.processes import members_of
+from service.settings import Settings
+from tests.kit.ray_cluster import SHARED_MEMORY, LiveCluster
+
+pytestmark = pytest.mark.ray
+
+
+def test_a_second_start_attaches_to_the_same_cluster(cluster: LiveCluster) -> None:
+    assert start_cluster(cluster.settings) == cluster.info
+
+
+def test_the_nodes_advertise_more_cpus_than_cores_and_say_how_many_cores_they_have(cluster: LiveCluster) -> None:
+    (node,) = cluster.client.shape().nodes
+    assert node.num_cpus >= 8
+    assert node.num_cpus > node.physical_cores
+    assert node.device_name != "cpu"
+
+
+def test_nobody_gets_in_without_the_token(cluster: LiveCluster) -> None:
+    assert cluster.info.token_file.stat().st_mode & 0o077 == 0
+    assert cluster.ask_as("", "/api/jobs/").status_code == 401
+    assert cluster.ask_as("Bearer " + "0" * 64, "/api/jobs/").status_code == 403
+
+
+def test_two_clusters_live_side_by_side_and_the_end_of_one_leaves_nothing(cluster: LiveCluster, tmp_path: Path) -> None:
+    settings, shared_memory = Settings(home=tmp_path), set(os.listdir(SHARED_MEMORY))
+    info = start_cluster(settings)
+    assert stop_cluster(settings)
+    assert attach(settings) is None
+    assert members_of(info.head, mark=info.mark) == []
+    assert not info.temp_dir.exists()
+    assert sorted(path.name for path in settings.home.iterdir()) == ["cluster.lock", "ray.log"]
+    assert set(os.listdir(SHARED_MEMORY)) <= shared_memory
+    assert cluster.info.head.is_alive()
+    assert cluster.client.shape().nodes

@@ -1,0 +1,67 @@
+"""Whole jobs of either kind on a real cluster, seen through the store and through Ray's own API."""
+
+from typing import Any
+
+import pytest
+
+from service.cluster import RunState
+from service.spec import JobState
+from tests.kit.ray_cluster import LiveCluster
+from tests.on_ray.jobs import sampled, transformer
+
+pytestmark = pytest.mark.ray
+
+WAY = ["PENDING", "PROFILING", "PLANNING", "SCHEDULING", "RUNNING", "FINISHED"]
+
+
+def finish(cluster: LiveCluster, job_id: str) -> dict[str, Any]:
+    job = cluster.wait_for(job_id, JobState.FINISHED)
+    assert [move.target for move in cluster.store.transitions(job_id)] == WAY
+    assert job.result is not None
+    return job.result
+
+
+def test_a_transformer_is_profiled_planned_trained_and_exported_on_two_ranks(cluster: LiveCluster) -> None:
+    job_id = cluster.submit(transformer())
+    cluster.wait_for(job_id, JobState.RUNNING)
+
+    (driver,) = (job for job in cluster.ask("/api/jobs/") if job["submission_id"] == job_id)
+    assert driver["status"] == "RUNNING"
+    (run,) = (run for run in cluster.ask("/api/train/v2/runs/v1")["train_runs"] if run["name"] == job_id)
+    assert run["job_details"]["submission_id"] == job_id
+    assert run["status"] == "RUNNING", run["status_detail"]
+    assert len(run["attempts"][0]["workers"]) == 2
+
+    result = finish(cluster, job_id)
+    plan = cluster.store.get_plan(job_id)
+    assert plan is not None
+    assert plan.world_size == 2
+    assert result["predicted_step_time_s"] == plan.predicted.step_time_s  # type: ignore[union-attr]
+    assert result["step_time_s"] > 0
+    assert set(result["peak_memory_bytes"]) == {"0", "1"}
+    assert {"export/config.json", "export/model.safetensors"} <= set(result["files"])
+    assert result["checkpoint"].endswith("step-00000020")
+    assert {point.rank for point in cluster.store.metrics(job_id, names=("loss",)).points} == {0, 1}
+    assert "epoch 20, step 20 of 20" in cluster.log(job_id)
+    cluster.wait_until_clean(timeout_s=10)
+    assert cluster.client.status(job_id).state is RunState.SUCCEEDED
+
+
+def test_a_sampled_network_is_trained_by_two_replicas(cluster: LiveCluster) -> None:
+    job_id = cluster.submit(sampled())
+    result = finish(cluster, job_id)
+    assert result["items_per_s"] > 0
+    assert 0 <= result["test_accuracy"] <= 1
+    assert {point.rank for point in cluster.store.metrics(job_id, names=("loss",)).points} == {0, 1}
+    cluster.wait_until_clean(timeout_s=10)
+
+
+def test_ranks_of_another_version_are_refused_at_once(cluster: LiveCluster) -> None:
+    job_id = cluster.submit(sampled(), module="tests.on_ray.other_version")
+    job = cluster.wait_for(job_id, JobState.FAILED)
+    assert job.reason is not None
+    assert job.reason.code == "version_mismatch"
+    assert "the driver runs graphmill 0.0.1" in job.reason.text
+    assert job.restarts == 0
+    cluster.wait_until_clean(timeout_s=10)
+    assert cluster.client.status(job_id).state is RunState.FAILED

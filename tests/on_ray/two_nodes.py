@@ -1,0 +1,60 @@
+"""A job on a cluster of two nodes in two network namespaces; run inside the head's one, prints what it saw as JSON.
+
+ip netns exec HEAD python -m tests.on_ray.two_nodes HOME NAMESPACE_OF_THE_SECOND_NODE
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from service.embedded import OBJECT_STORE_BYTES, _environment
+from service.spec import JobState
+from tests.kit.ray_cluster import LiveCluster, live_cluster
+from tests.on_ray.jobs import sampled
+
+CPUS_PER_NODE = 8  # as the embedded head advertises on small machines
+MORE_THAN_HALF_A_NODE = 5
+
+
+@contextmanager
+def second_node(cluster: LiveCluster, namespace: str) -> Iterator[None]:
+    """Another node joins from its namespace, with the same settings and token."""
+    info = cluster.info
+    command = [
+        *("ip", "netns", "exec", namespace, str(Path(sys.executable).with_name("ray")), "start", "--block"),
+        *(f"--address={info.address}", f"--num-cpus={CPUS_PER_NODE}", f"--object-store-memory={OBJECT_STORE_BYTES}"),
+        *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={info.temp_dir / 'second'}"),
+    ]
+    with (cluster.settings.home / "second.log").open("wb") as log:
+        node = subprocess.Popen(
+            command, env=_environment(cluster.settings, info.token_file), stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while len(cluster.client.shape().nodes) < 2:
+            assert node.poll() is None, (cluster.settings.home / "second.log").read_text()
+            assert time.monotonic() < deadline, (cluster.settings.home / "second.log").read_text()
+            time.sleep(0.2)
+        yield
+    finally:
+        node.terminate()
+        node.wait(timeout=30)
+
+
+def main(home: str, namespace: str) -> None:
+    """Train on both nodes."""
+    with live_cluster(Path(home)) as cluster, second_node(cluster, namespace):
+        resources = {"num_workers": 2, "cpus_per_worker": MORE_THAN_HALF_A_NODE}
+        job_id = cluster.submit(sampled(resources=resources))
+        job = cluster.wait_for(job_id, JobState.FINISHED, timeout_s=240)
+        (run,) = cluster.ask("/api/train/v2/runs/v1")["train_runs"]
+        workers = run["attempts"][0]["workers"]
+        print(json.dumps({"nodes": sorted(each["node_ip"] for each in workers), "result": job.result}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

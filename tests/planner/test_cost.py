@@ -1,0 +1,228 @@
+"""Cost terms against numbers worked out by hand."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.cost import communication, compute, memory
+from planner.cost.compute import largest_work, mean_work, total_work
+from planner.cost.step_time import estimate_costs
+from planner.fitting import Link, Work, fit_profile
+from planner.space import Candidate, build_plan
+from tests.planner.made_up import MIB, transformer_profile, transformer_shape
+from workers.megagraph.data_parallel import deal
+
+LINK = Link(alpha_s=1e-4, beta_s_per_byte=1e-9, world_size=4)
+
+
+def largest(sizes, *, step, replicas=1, micro_batches=1, cp_degree=1) -> Work:
+    return largest_work(
+        sizes,
+        graphs_per_step=step,
+        num_replicas=replicas,
+        num_micro_batches=micro_batches,
+        cp_degree=cp_degree,
+    )
+
+
+def test_the_fullest_rank_holds_the_rounded_up_rows():
+    assert mean_work((1000,), num_graphs=1, cp_degree=3) == Work(num_graphs=1, num_rows=334, num_pairs=334_000)
+    cut = largest((1000,), step=1, cp_degree=3)
+    assert (cut.num_rows, cut.num_pairs) == pytest.approx((334, 334_000))
+
+
+def test_mean_work_averages_the_squares_not_the_square_of_the_average():
+    # sizes 10 and 30 on one rank: pairs (100 + 900) / 2, not 20 squared; three graphs of that kind
+    assert mean_work((10, 30), num_graphs=3, cp_degree=1) == Work(num_graphs=3, num_rows=60, num_pairs=1500)
+    assert total_work((10, 30), cp_degree=1) == Work(num_graphs=2, num_rows=40, num_pairs=1000)
+
+
+def test_one_micro_batch_of_a_step_may_hold_its_largest_graphs():
+    assert largest((10, 30, 20), step=2) == Work(num_graphs=2, num_rows=50, num_pairs=1300)
+
+
+@settings(max_examples=200)
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    step=st.integers(1, 12),
+    replicas=st.integers(1, 3),
+    micro_batches=st.integers(1, 3),
+    cp_degree=st.integers(1, 3),
+)
+def test_no_hand_that_is_dealt_exceeds_the_largest_work(sizes, step, replicas, micro_batches, cp_degree):
+    bound = largest(sizes, step=step, replicas=replicas, micro_batches=micro_batches, cp_degree=cp_degree)
+    for start in range(0, len(sizes), step):
+        batch = sizes[start : start + step]
+        for hand in deal([size**2 for size in batch], num_hands=replicas):
+            mine = [batch[place] for place in hand]
+            for part in deal([size**2 for size in mine], num_hands=micro_batches):
+                rows = [-(-mine[place] // cp_degree) for place in part]
+                pairs = sum(row * mine[place] for row, place in zip(rows, part, strict=True))
+                assert len(part) <= bound.num_graphs * (1 + 1e-9)
+                assert sum(rows) <= bound.num_rows * (1 + 1e-9)
+                assert pairs <= bound.num_pairs * (1 + 1e-9)
+
+
+def test_ring_forward_sends_two_shards_per_shift():
+    # N=1000, d=64, P=4: 2 * 16,000 elements, three shifts
+    assert communication.ring_forward_elements(num_nodes=1000, hidden_size=64, cp_degree=4) == 96_000
+    assert communication.estimate_ring_forward_s(LINK, shard_bytes=128_000, cp_degree=4) == pytest.approx(
+        3 * (1e-4 + 1.28e-4)
+    )
+
+
+def test_ring_backward_brings_dk_and_dv_home():
+    # three shifts of K, V, dK, dV and one more of dK, dV
+    assert communication.ring_backward_elements(num_nodes=1000, hidden_size=64, cp_degree=4) == 32_000 * 7
+    assert communication.estimate_ring_backward_s(LINK, shard_bytes=128_000, cp_degree=4) == pytest.approx(
+        3 * (1e-4 + 2.56e-4) + (1e-4 + 1.28e-4)
+    )
+
+
+def test_shifts_hide_behind_work_where_they_can():
+    # a shift of 228 µs behind 200 µs of work shows 28 µs; behind 300 µs nothing
+    forward_s = communication.estimate_ring_forward_s(LINK, shard_bytes=128_000, cp_degree=4, hidden_s=2e-4)
+    assert forward_s == pytest.approx(3 * 0.28e-4)
+    assert communication.estimate_ring_forward_s(LINK, shard_bytes=128_000, cp_degree=4, hidden_s=3e-4) == 0
+    backward_s = communication.estimate_ring_backward_s(LINK, shard_bytes=128_000, cp_degree=4, hidden_s=1.0)
+    assert backward_s == pytest.approx(2.28e-4)
+
+
+def test_a_ring_of_one_sends_nothing():
+    assert communication.ring_forward_elements(num_nodes=1000, hidden_size=64, cp_degree=1) == 0
+    assert communication.ring_backward_elements(num_nodes=1000, hidden_size=64, cp_degree=1) == 0
+    assert communication.estimate_ring_forward_s(LINK, shard_bytes=1e9, cp_degree=1) == 0
+    assert communication.estimate_ring_backward_s(LINK, shard_bytes=1e9, cp_degree=1) == 0
+
+
+def test_all_reduce_and_handover_follow_the_line():
+    assert communication.estimate_all_reduce_s(LINK, num_bytes=400_000) == pytest.approx(1e-4 + 4e-4)
+    seconds = communication.estimate_handover_s(LINK, num_rows=100, hidden_size=64, element_bytes=4)
+    assert seconds == pytest.approx(1e-4 + 25_600e-9)
+
+
+def test_model_state_is_five_times_the_parameters():
+    # parameters, gradients, two moments, best copy
+    assert memory.model_state_bytes(1_000) == 5_000
+    assert memory.gradient_bucket_bytes(1_000, num_ranks=1) == 0
+    assert memory.gradient_bucket_bytes(1_000, num_ranks=2) == 1_000
+    assert memory.checkpoint_bytes(1_000) == 8_000
+
+
+def test_index_inputs_and_ring_buffers_by_hand():
+    work = Work(num_graphs=1, num_rows=500, num_pairs=500_000)
+    assert memory.distance_index_bytes(work) == 500_000
+    assert memory.input_bytes(work, num_features=100, element_bytes=4) == 500 * (2 * 400 + 25)
+    assert memory.ring_shard_bytes(work, hidden_size=64, element_bytes=4) == 2 * 500 * 64 * 4
+    assert memory.ring_buffer_bytes(256_000, cp_degree=2) == 4 * 256_000
+    assert memory.ring_buffer_bytes(256_000, cp_degree=1) == 0
+
+
+def test_the_margin_is_a_tenth_and_32_mib():
+    assert memory.with_margin(100 * MIB) == 110 * MIB + 32 * MIB
+
+
+def test_recomputing_swaps_saved_bytes_for_workspace():
+    curves = fit_profile(transformer_profile(transformer_shape(), num_ranks=1)).unit("block", 1)
+    work = Work(num_graphs=1, num_rows=500, num_pairs=500_000)
+    assert memory.saved_bytes(curves, work) == pytest.approx(500_000)
+    assert memory.workspace_bytes(curves, work, recompute=False) == pytest.approx(1_000_000 + 2_000_000 - 500_000)
+    assert memory.workspace_bytes(curves, work, recompute=True) == pytest.approx(3_000_000)
+    assert memory.recompute_saved_bytes(work, hidden_size=64, element_bytes=4) == 128_000
+
+
+def candidate(**changes) -> Candidate:
+    values = {"dp_degree": 1, "cp_degree": 1, "num_micro_batches": 1, "recompute": False, "num_threads": 1}
+    return Candidate(**{**values, **changes})
+
+
+@pytest.fixture
+def costs_of():
+    shape = transformer_shape()
+    profile = transformer_profile(shape, num_ranks=2)
+
+    def price(*, cp_degree: int, recompute: bool = False):
+        plan = build_plan(candidate(cp_degree=cp_degree, recompute=recompute), shape=shape)
+        return estimate_costs(plan, shape=shape, fitted=fit_profile(profile))
+
+    return price
+
+
+def test_a_stage_adds_up_its_units_by_hand(costs_of):
+    (stage,) = costs_of(cp_degree=2).stages
+    block_s = 1e-3 + 500e-6 + 500_000e-8
+    shard_s = 1e-4 + 2 * 500 * 64 * 4 / 1e9
+    assert stage.forward == pytest.approx(
+        {"embedding_forward": 500e-6, "block_forward": 2 * block_s, "head_forward": 500e-6, "ring_forward": 2 * shard_s}
+    )
+    assert stage.backward["block_backward"] == pytest.approx(4 * block_s)
+    assert stage.update == pytest.approx(
+        {"optimizer": 5e-4, "loss_all_reduce": 1e-4 + 16e-9, "gradient_all_reduce": 1e-4 + 4e-4}
+    )
+    assert stage.handover_s == 0
+
+
+def test_recompute_runs_forward_and_its_ring_again(costs_of):
+    (kept,) = costs_of(cp_degree=2).stages
+    (recomputed,) = costs_of(cp_degree=2, recompute=True).stages
+    again = kept.forward["block_forward"] + kept.forward["ring_forward"]
+    assert recomputed.backward["recompute"] == pytest.approx(again)
+    assert sum(recomputed.backward.values()) == pytest.approx(sum(kept.backward.values()) + again)
+    assert recomputed.saved_bytes < kept.saved_bytes
+
+
+def test_stage_memory_by_hand(costs_of):
+    (stage,) = costs_of(cp_degree=2).stages
+    assert stage.saved_bytes == pytest.approx(2 * 500_000 + 50_000 + 25_000)
+    assert stage.workspace_bytes == pytest.approx(1_000_000 + 2_000_000 - 500_000 + 8 * 500 * 64 * 4)
+    static = 10 * MIB + 5 * 400_000 + 400_000 + 500 * (2 * 100 * 4 + 25) + 500_000
+    assert stage.static_bytes == pytest.approx(static)
+
+
+def test_sizes_beyond_the_profile_are_named_as_guesses(costs_of):
+    assert costs_of(cp_degree=1).guesses == ()
+    shape = transformer_shape(graph_sizes=(5000,))
+    profile = transformer_profile(shape, num_ranks=1)
+    guesses = estimate_costs(build_plan(candidate(), shape=shape), shape=shape, fitted=fit_profile(profile)).guesses
+    assert any("5000 rows and 25000000 pairs" in guess and "of the block" in guess for guess in guesses)
+
+
+def test_graphs_that_are_only_evaluated_take_memory_and_no_time():
+    plain, more = transformer_shape(), transformer_shape(other_graph_sizes=(300,))
+    fitted = fit_profile(transformer_profile(plain, num_ranks=1))
+    (without,) = estimate_costs(build_plan(candidate(), shape=plain), shape=plain, fitted=fitted).stages
+    (beside,) = estimate_costs(build_plan(candidate(), shape=more), shape=more, fitted=fitted).stages
+    assert beside.static_bytes - without.static_bytes == 300 * 300 + 300 * (2 * 100 * 4 + 25)
+    assert (beside.forward, beside.backward) == (without.forward, without.backward)
+
+
+def test_a_micro_batch_of_many_graphs_pays_the_constant_once():
+    shape = transformer_shape(graph_sizes=(100,) * 8, graphs_per_step=8)
+    fitted = fit_profile(transformer_profile(shape, num_ranks=1))
+
+    def forward_s(num_micro_batches):
+        plan = build_plan(candidate(num_micro_batches=num_micro_batches), shape=shape)
+        return num_micro_batches * sum(estimate_costs(plan, shape=shape, fitted=fitted).stages[0].forward.values())
+
+    # two blocks, 0.6 ms each per micro-batch that is not per graph
+    assert forward_s(8) - forward_s(1) == pytest.approx(7 * 2 * 6e-4)
+
+
+def test_a_short_last_step_lowers_the_mean():
+    whole = transformer_shape(graph_sizes=(100,) * 8, graphs_per_step=8)
+    short = transformer_shape(graph_sizes=(100,) * 12, graphs_per_step=8)
+    fitted = fit_profile(transformer_profile(whole, num_ranks=1))
+
+    def head_s(shape):
+        return (
+            estimate_costs(build_plan(candidate(), shape=shape), shape=shape, fitted=fitted)
+            .stages[0]
+            .forward["head_forward"]
+        )
+
+    assert head_s(short) == pytest.approx(6 / 8 * head_s(whole))
+
+
+def test_the_optimizer_does_not_depend_on_the_graph():
+    curves = fit_profile(transformer_profile(transformer_shape(), num_ranks=1)).unit("optimizer", 1)
+    assert compute.estimate_optimizer_s(curves) == pytest.approx(5e-4)

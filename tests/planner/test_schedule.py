@@ -1,0 +1,121 @@
+"""Schedules run to their end; lists that cannot are refused with who waits on whom."""
+
+import itertools
+
+import pytest
+
+from planner.errors import PlanInvalidError
+from planner.plan import Action, MegaGraphPlan, Stage
+from planner.schedule import (
+    actions_by_rank,
+    check_actions,
+    gpipe_actions,
+    one_f_one_b_actions,
+    play_actions,
+)
+
+
+def plan_with(*widths: tuple[int, int], micro_batches: int, actions=None) -> MegaGraphPlan:
+    """A plan whose stages have the given (dp, cp) degrees; 1F1B unless ``actions`` per rank are given."""
+    stages, first = [], 0
+    for index, (dp, cp) in enumerate(widths):
+        stages.append(
+            Stage(
+                units=(f"block.{index}",),
+                ranks=tuple(range(first, first + dp * cp)),
+                dp_degree=dp,
+                cp_degree=cp,
+                exchange="ring" if cp > 1 else "none",
+            )
+        )
+        first += dp * cp
+    if actions is None:
+        per_stage = one_f_one_b_actions(num_stages=len(stages), num_micro_batches=micro_batches)
+        actions = actions_by_rank(stages, per_stage)
+    return MegaGraphPlan(world_size=first, stages=tuple(stages), num_micro_batches=micro_batches, actions=actions)
+
+
+def test_one_stage_alternates_forward_and_backward():
+    (actions,) = one_f_one_b_actions(num_stages=1, num_micro_batches=3)
+    assert [(a.kind, a.micro_batch) for a in actions] == [("F", 0), ("B", 0), ("F", 1), ("B", 1), ("F", 2), ("B", 2)]
+
+
+def test_gpipe_runs_all_forwards_first():
+    (actions,) = gpipe_actions(num_stages=1, num_micro_batches=2)
+    assert [a.kind for a in actions] == ["F", "F", "B", "B"]
+
+
+@pytest.mark.parametrize("schedule", [gpipe_actions, one_f_one_b_actions])
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("micro_batches", [1, 2, 5])
+@pytest.mark.parametrize("width", [(1, 1), (2, 1), (1, 2)])
+def test_every_schedule_runs_to_its_end_on_every_width(schedule, num_stages, micro_batches, width):
+    per_stage = schedule(num_stages=num_stages, num_micro_batches=micro_batches)
+    stages = plan_with(*[width] * num_stages, micro_batches=micro_batches).stages
+    plan = plan_with(*[width] * num_stages, micro_batches=micro_batches, actions=actions_by_rank(stages, per_stage))
+    check_actions(plan)
+    assert sum(len(group) for _, group in play_actions(plan)) == 2 * micro_batches * plan.world_size
+
+
+def test_neighbouring_stages_may_differ_in_width():
+    check_actions(plan_with((1, 1), (2, 2), (1, 2), micro_batches=4))
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+def test_1f1b_holds_at_most_as_many_micro_batches_as_stages_follow(num_stages):
+    for stage, actions in enumerate(one_f_one_b_actions(num_stages=num_stages, num_micro_batches=8)):
+        alive = list(itertools.accumulate(1 if action.kind == "F" else -1 for action in actions))
+        assert max(alive) == num_stages - stage
+
+
+def test_backward_that_waits_for_a_later_forward_is_a_deadlock():
+    # stage 0 wants the gradient of micro-batch 1 first, stage 1 gives that of micro-batch 0 first
+    actions = (
+        (Action(0, "F", 0), Action(0, "F", 1), Action(0, "B", 1), Action(0, "B", 0)),
+        (Action(1, "F", 0), Action(1, "B", 0), Action(1, "F", 1), Action(1, "B", 1)),
+    )
+    with pytest.raises(PlanInvalidError, match=r"rank 0 waits at B of micro-batch 1.*sends micro-batch 0 first"):
+        check_actions(plan_with((1, 1), (1, 1), micro_batches=2, actions=actions))
+
+
+def test_two_stages_that_wait_for_each_other_are_both_named():
+    actions = (
+        (Action(0, "F", 0), Action(0, "B", 0), Action(0, "F", 1), Action(0, "B", 1)),
+        (Action(1, "F", 0), Action(1, "F", 1), Action(1, "B", 0), Action(1, "B", 1)),
+    )
+    with pytest.raises(PlanInvalidError) as caught:
+        check_actions(plan_with((1, 1), (1, 1), micro_batches=2, actions=actions))
+    assert set(caught.value.details["waiting"]) == {"0", "1"}
+    assert "rank 0 waits at B of micro-batch 0 on stage 0 for stage 1 (ranks [1])" in str(caught.value)
+    assert "rank 1 waits at F of micro-batch 1 on stage 1 for stage 0 (ranks [0])" in str(caught.value)
+
+
+def test_ranks_of_one_ring_must_run_the_same_action():
+    order = (Action(0, "F", 0), Action(0, "B", 0), Action(0, "F", 1), Action(0, "B", 1))
+    other = (Action(0, "F", 1), Action(0, "B", 1), Action(0, "F", 0), Action(0, "B", 0))
+    with pytest.raises(PlanInvalidError, match=r"rank 0 waits at F of micro-batch 0.*for rank 1 of its cp group"):
+        check_actions(plan_with((1, 2), micro_batches=2, actions=(order, other)))
+
+
+def test_replicas_of_one_stage_need_not_run_in_step():
+    order = (Action(0, "F", 0), Action(0, "B", 0), Action(0, "F", 1), Action(0, "B", 1))
+    other = (Action(0, "F", 1), Action(0, "B", 1), Action(0, "F", 0), Action(0, "B", 0))
+    check_actions(plan_with((2, 1), micro_batches=2, actions=(order, other)))
+
+
+F0, B0, F1, B1 = (Action(0, kind, m) for m in (0, 1) for kind in ("F", "B"))
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ((F0, B0, F1), "never runs B of micro-batch 1"),
+        ((F0, B0, F1, B1, F1), "runs F of micro-batch 1 on stage 0 2 times"),
+        ((B0, F0, F1, B1), "runs B of micro-batch 0 on stage 0 before F"),
+        ((F0, B0, F1, B1, Action(0, "F", 2)), "cannot run F of micro-batch 2"),
+        ((F0, B0, F1, B1, Action(1, "F", 0)), "cannot run F of micro-batch 0 on stage 1"),
+    ],
+)
+def test_incomplete_and_disordered_lists_are_refused(actions, message):
+    with pytest.raises(PlanInvalidError, match=message):
+        check_actions(plan_with((1, 1), micro_batches=2, actions=(actions,)))

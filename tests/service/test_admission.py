@@ -1,0 +1,115 @@
+"""Who may start, and what the others are told."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.cluster import ClusterSpec
+from service.admission import Admission, Amount, admit, asked_by
+from service.spec import JobSpec, JobState
+from service.store.records import JobRecord
+from tests.kit.builders import cluster_spec, job_spec
+
+NOW = datetime(2026, 11, 29, tzinfo=UTC)
+
+
+def waiting_job(name: str, spec: JobSpec) -> JobRecord:
+    return JobRecord(id=name, spec=spec, state=JobState.PENDING, created_at=NOW, updated_at=NOW)
+
+
+def queue(*specs: JobSpec) -> list[JobRecord]:
+    return [waiting_job(f"j{place}", spec) for place, spec in enumerate(specs)]
+
+
+def started(admission: Admission) -> list[str]:
+    return [job.id for job in admission.start]
+
+
+def test_jobs_start_in_their_order_until_the_cluster_is_full() -> None:
+    admission = admit(queue(*[job_spec(workers=2)] * 3), promised=[], cluster=cluster_spec((4, 0)))
+    assert started(admission) == ["j0", "j1"]
+    reason = admission.waiting["j2"]
+    assert reason.code == "resources_busy"
+    assert reason.reason == "asked 2 CPUs; 0 of 4 CPUs are not promised to running jobs"
+    assert reason.asked == {"cpus": 2.0, "gpus": 0.0}
+    assert reason.available == {"cpus": 0.0, "gpus": 0.0}
+
+
+def test_what_is_promised_counts_as_taken() -> None:
+    promised = [waiting_job("running", job_spec(workers=3))]
+    admission = admit(queue(job_spec(workers=2)), promised=promised, cluster=cluster_spec((4, 0)))
+    assert started(admission) == []
+    assert admission.waiting["j0"].reason == "asked 2 CPUs; 1 of 4 CPUs are not promised to running jobs"
+
+
+def test_a_job_that_never_fits_says_what_the_cluster_lacks_and_blocks_nobody() -> None:
+    admission = admit(queue(job_spec(workers=2, gpus=4), job_spec()), promised=[], cluster=cluster_spec((4, 0)))
+    assert started(admission) == ["j1"]
+    assert admission.waiting["j0"].code == "never_fits"
+    assert admission.waiting["j0"].reason == "asked 8 GPUs, the cluster has 0"
+
+
+def test_a_small_job_does_not_overtake_a_big_one_that_waits_for_room() -> None:
+    promised = [waiting_job("running", job_spec(workers=1))]
+    jobs = queue(job_spec(workers=4), job_spec(workers=1))
+    admission = admit(jobs, promised=promised, cluster=cluster_spec((4, 0)))
+    assert started(admission) == []
+    assert admission.waiting["j1"].code == "older_job_first"
+
+
+def test_a_worker_must_fit_into_one_node() -> None:
+    admission = admit(queue(job_spec(workers=2, cpus=3)), promised=[], cluster=cluster_spec((4, 0), (2, 0)))
+    assert admission.waiting["j0"].code == "never_fits"
+    assert "the 2 nodes of the cluster can hold 1" in admission.waiting["j0"].reason
+
+
+def test_a_worker_needs_its_cpus_and_gpus_on_the_same_node() -> None:
+    spec = job_spec(workers=1, cpus=4, gpus=1)
+    apart = admit(queue(spec), promised=[], cluster=cluster_spec((4, 0), (2, 1)))
+    together = admit(queue(spec), promised=[], cluster=cluster_spec((4, 1)))
+    assert (started(apart), started(together)) == ([], ["j0"])
+
+
+def test_a_busy_gpu_is_named() -> None:
+    promised = [waiting_job("running", job_spec(workers=1, gpus=1))]
+    admission = admit(queue(job_spec(workers=1, gpus=1)), promised=promised, cluster=cluster_spec((8, 1)))
+    assert admission.waiting["j0"].reason == "asked 1 CPU and 1 GPU; 0 of 1 GPU are not promised to running jobs"
+
+
+def test_tenths_of_a_cpu_add_up() -> None:
+    assert started(admit(queue(job_spec(workers=3, cpus=0.1)), promised=[], cluster=cluster_spec((0.3, 0)))) == ["j0"]
+
+
+def test_an_empty_cluster_holds_nothing() -> None:
+    assert started(admit(queue(job_spec()), promised=[], cluster=ClusterSpec(nodes=()))) == []
+
+
+SPECS = st.builds(job_spec, workers=st.integers(1, 4), cpus=st.sampled_from([0.5, 1, 2]), gpus=st.sampled_from([0, 1]))
+
+
+@given(specs=st.lists(SPECS, max_size=8), nodes=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2)), min_size=1))
+def test_nobody_is_promised_more_than_there_is_and_everybody_hears_something(
+    specs: Sequence[JobSpec], nodes: list[tuple[float, float]]
+) -> None:
+    cluster, jobs = cluster_spec(*nodes), queue(*specs)
+    admission = admit(jobs, promised=[], cluster=cluster)
+    taken = sum((asked_by(job.spec.resources) for job in admission.start), Amount())
+    assert taken.fits(Amount(cluster.num_cpus, cluster.num_gpus))
+    assert {job.id for job in jobs} == set(started(admission)) | set(admission.waiting)
+    assert not set(started(admission)) & set(admission.waiting)
+
+
+@given(specs=st.lists(SPECS, min_size=1, max_size=8))
+def test_on_an_idle_cluster_the_first_job_that_can_ever_fit_starts(specs: Sequence[JobSpec]) -> None:
+    admission = admit(queue(*specs), promised=[], cluster=cluster_spec((8, 4)))
+    assert started(admission)[0] == "j0"
+
+
+@pytest.mark.parametrize(("number", "text"), [(1, "1 CPU;"), (2, "2 CPUs;"), (1.5, "1.5 CPUs;")])
+def test_numbers_read_well(number: float, text: str) -> None:
+    promised = [waiting_job("running", job_spec(workers=1, cpus=4))]
+    admission = admit(queue(job_spec(workers=1, cpus=number)), promised=promised, cluster=cluster_spec((4, 0)))
+    assert text in admission.waiting["j0"].reason

@@ -1,0 +1,379 @@
+"""The dispatcher against a fake cluster: field reports of other services, as tests."""
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from service.cluster import RunState
+from service.dispatch_loop import DispatchLoop
+from service.dispatcher import LEASE, LEASE_S, Dispatcher
+from service.policies import Patience
+from service.spec import JobState
+from service.store.job_store import JobStore
+from service.store.records import JobRecord
+from tests.kit.builders import cluster_spec, fresh_store, job_spec
+from tests.kit.fake_cluster import FakeCluster
+
+
+class Clock:
+    """Real time plus what the test lets pass."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+    def let_pass(self, seconds: float) -> None:
+        self.ahead += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def dispatcher(store: JobStore, cluster: FakeCluster, clock: Clock) -> Dispatcher:
+    return Dispatcher(store, cluster, holder="test", patience=Patience(), clock=clock)
+
+
+def submit(store: JobStore, **resources: float) -> str:
+    return store.create_job(job_spec(**resources))[0].id  # type: ignore[arg-type]
+
+
+def reason_of(job: JobRecord) -> str:
+    assert job.reason is not None
+    return job.reason.code
+
+
+def test_a_job_is_submitted_under_its_own_name(store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher) -> None:
+    job_id = submit(store)
+    dispatcher.step()
+    assert cluster.submitted == [job_id]
+    assert cluster.entrypoints[job_id] == f"python -m service.driver_main {job_id}"
+    assert store.get_job(job_id).submission_id == job_id
+
+
+def test_many_jobs_at_once_are_not_sent_to_the_cluster_at_once(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher
+) -> None:
+    ids = [submit(store) for _ in range(10)]
+    dispatcher.step()
+    assert cluster.submitted == ids[:2]  # 4 CPUs, 2 for each
+    waiting = [store.get_job(job_id).waiting for job_id in ids[2:]]
+    assert [w.position for w in waiting if w] == list(range(1, 9))
+    assert all(w and w.code == "resources_busy" for w in waiting)
+
+
+def test_a_thousand_jobs_drain_in_order(tmp_path: Path) -> None:
+    store, cluster = fresh_store(tmp_path), FakeCluster(spec=cluster_spec((64, 0)))
+    dispatcher = Dispatcher(store, cluster, holder="test")
+    ids = [submit(store) for _ in range(1000)]
+    for _ in range(40):
+        dispatcher.step()
+        for job in store.unfinished_jobs():
+            if job.submission_id is not None:
+                cluster.play(store, job.id)
+        if not store.unfinished_jobs():
+            break
+    assert cluster.submitted == ids
+    assert {job.state for job in map(store.get_job, ids)} == {JobState.FINISHED}
+    store.close()
+
+
+def test_a_crash_between_claim_and_submission_is_mended(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher
+) -> None:
+    job_id = submit(store)
+    store.set_submission(job_id, job_id)  # and here the process died
+    dispatcher.step()
+    assert cluster.submitted == [job_id]
+
+
+def test_a_submission_whose_answer_was_lost_is_not_repeated(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock
+) -> None:
+    job_id = submit(store)
+    cluster.answers_lost = 1
+    dispatcher.step()
+    for _ in range(3):
+        clock.let_pass(20)
+        dispatcher.step()
+    assert cluster.submitted == [job_id]
+    cluster.play(store, job_id)
+    assert store.get_job(job_id).state is JobState.FINISHED
+
+
+def test_a_dispatcher_killed_twice_is_continued_by_the_next(store: JobStore, cluster: FakeCluster) -> None:
+    clock = Clock()
+    ids = [submit(store) for _ in range(3)]
+    Dispatcher(store, cluster, holder="first", clock=clock).step()
+    cluster.play(store, ids[0], to=JobState.RUNNING)
+    second = Dispatcher(store, cluster, holder="second", clock=clock)
+    second.step()
+    assert len(cluster.submitted) == 2  # the first one's lease still holds
+    time.sleep(0)
+    store.drop_lease(LEASE, holder="first")  # as if it had run out
+    second.step()
+    cluster.play(store, ids[1])
+    store.drop_lease(LEASE, holder="second")
+    Dispatcher(store, cluster, holder="third", clock=clock).step()
+    assert cluster.submitted == ids
+    assert [store.get_job(job_id).state for job_id in ids] == [JobState.RUNNING, JobState.FINISHED, JobState.PENDING]
+
+
+def test_a_lost_lease_is_noticed_when_it_would_be_renewed(store: JobStore, cluster: FakeCluster, clock: Clock) -> None:
+    first = Dispatcher(store, cluster, holder="first", clock=clock)
+    first.step()
+    store.drop_lease(LEASE, holder="first")
+    store.take_lease(LEASE, holder="other", seconds=600)
+    clock.let_pass(LEASE_S)
+    submit(store)
+    first.step()
+    assert cluster.submitted == []
+
+
+def test_cancelling_a_pending_submitted_job_ends_it_without_its_driver(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher
+) -> None:
+    job_id = submit(store)
+    dispatcher.step()
+    store.request_cancel(job_id)
+    dispatcher.step()
+    job = store.get_job(job_id)
+    assert (job.state, reason_of(job)) == (JobState.CANCELLED, "cancelled")
+    assert cluster.stopped == [job_id]
+
+
+def test_a_driver_that_ignores_a_cancel_is_stopped_and_the_job_cancelled(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock
+) -> None:
+    job_id = submit(store)
+    dispatcher.step()
+    cluster.play(store, job_id, to=JobState.RUNNING)
+    store.request_cancel(job_id)
+    dispatcher.step()
+    assert cluster.stopped == []
+    clock.let_pass(7)
+    dispatcher.step()
+    assert cluster.stopped == [job_id]
+    cluster.end(job_id, RunState.STOPPED)
+    dispatcher.step()
+    assert store.get_job(job_id).state is JobState.CANCELLED
+
+
+def test_a_cancel_is_not_lost_over_a_restart_of_the_dispatcher(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock
+) -> None:
+    job_id = submit(store)
+    dispatcher.step()
+    cluster.play(store, job_id, to=JobState.RUNNING)
+    store.request_cancel(job_id)
+    dispatcher.release()
+    clock.let_pass(7)
+    Dispatcher(store, cluster, holder="next", clock=clock).step()
+    assert cluster.stopped == [job_id]
+
+
+def test_a_lost_driver_fails_its_job_with_a_cause(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock
+) -> None:
+    job_id = submit(store)
+    dispatcher.step()
+    cluster.play(store, job_id, to=JobState.RUNNING)
+    cluster.end(job_id, RunState.FAILED, "exit code 137")
+    dispatcher.step()
+    assert store.get_job(job_id).state is JobState.RUNNING  # it spoke a moment ago
+    clock.let_pass(4)
+    dispatcher.step()
+    job = store.get_job(job_id)
+    assert (job.state, reason_of(job)) == (JobState.FAILED, "driver_lost")
+    assert job.reason is not None
+    assert "exit code 137" in job.reason.text
+
+
+def test_the_last_word_of_a_driver_counts_although_it_is_gone(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = submit(store)
+    dispatcher.step()
+    cluster.play(store, job_id, to=JobState.RUNNING)
+    before = store.unfinished_jobs()
+    cluster.end(job_id, RunState.SUCCEEDED)
+    store.move(job_id, JobState.FINISHED)
+    monkeypatch.setattr(store, "unfinished_jobs", lambda: before)  # the list was read before the driver's last word
+    clock.let_pass(60)
+    dispatcher.step()
+    assert [move.target for move in store.transitions(job_id)][-1] is JobState.FINISHED
+
+
+def test_a_terminal_state_is_final_whatever_the_cluster_says(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock
+) -> None:
+    job_id = submit(store)
+    dispatcher.step()
+    cluster.play(store, job_id)
+    cluster.end(job_id, RunState.FAILED, "the supervisor lost its head node")
+    clock.let_pass(600)
+    dispatcher.step()
+    assert store.get_job(job_id).state is JobState.FINISHED
+
+
+def test_an_unreachable_cluster_fails_nobody_and_is_told(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock
+) -> None:
+    running, claimed = submit(store), submit(store)
+    dispatcher.step()
+    cluster.play(store, running, to=JobState.RUNNING)
+    late = submit(store)
+    with cluster.unreachable():
+        for _ in range(50):
+            clock.let_pass(60)
+            dispatcher.step()
+        assert not dispatcher.view.reachable
+        assert "cut off" in (dispatcher.view.fault or "")
+        assert store.get_job(running).state is JobState.RUNNING
+        assert store.get_job(claimed).state is JobState.PENDING
+        waiting = store.get_job(late).waiting
+        assert waiting is not None
+        assert waiting.code == "cluster_unreachable"
+    clock.let_pass(11)
+    dispatcher.step()
+    assert dispatcher.view.reachable
+    assert dispatcher.view.failures == 0
+    assert store.get_job(claimed).state is JobState.PENDING  # its time to start begins anew
+    assert not store.get_job(running).ended
+
+
+def test_an_unreachable_cluster_is_asked_less_and_less_often(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock
+) -> None:
+    with cluster.unreachable():
+        for _ in range(120):
+            clock.let_pass(0.5)
+            dispatcher.step()
+    assert cluster.questions < 14  # a minute: 0.5, 1, 2, 4, 8, 10, 10 ... s apart
+
+
+def test_the_view_keeps_the_last_known_cluster_and_its_age(
+    cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock
+) -> None:
+    dispatcher.step()
+    seen = dispatcher.view.seen_at
+    with cluster.unreachable():
+        clock.let_pass(30)
+        dispatcher.step()
+    assert dispatcher.view.spec == cluster.spec
+    assert dispatcher.view.seen_at == seen
+
+
+def test_a_refused_driver_fails_its_job_with_the_clusters_words(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher
+) -> None:
+    cluster.refusal = "the entrypoint is not allowed"
+    job_id = submit(store)
+    dispatcher.step()
+    job = store.get_job(job_id)
+    assert (job.state, reason_of(job)) == (JobState.FAILED, "cluster_refused")
+    assert job.reason is not None
+    assert "not allowed" in job.reason.text
+
+
+def test_a_driver_that_never_starts_fails_its_job(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock
+) -> None:
+    job_id = submit(store)
+    dispatcher.step()
+    clock.let_pass(181)
+    dispatcher.view = type(dispatcher.view)(reachable_since=datetime.now(UTC))
+    dispatcher.step()
+    job = store.get_job(job_id)
+    assert (job.state, reason_of(job)) == (JobState.FAILED, "driver_start_timeout")
+    assert cluster.stopped == [job_id]
+
+
+def test_a_head_that_forgot_a_pending_driver_gets_it_again(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher
+) -> None:
+    job_id = submit(store)
+    dispatcher.step()
+    cluster.forget()
+    dispatcher.step()
+    assert cluster.submitted == [job_id, job_id]
+
+
+def test_waiting_reasons_are_written_only_when_they_change(
+    store: JobStore, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(5):
+        submit(store)
+    dispatcher.step()
+    dispatcher.step()  # the first two are on their way now
+    writes: list[object] = []
+    monkeypatch.setattr(store, "set_all_waiting", writes.append)
+    dispatcher.step()
+    assert writes == []
+
+
+def test_one_job_that_cannot_be_handled_does_not_hold_up_the_others(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = submit(store), submit(store)
+    plain = cluster.submit
+
+    def submit_or_break(job_id: str, **rest: object) -> None:
+        if job_id == bad:
+            raise RuntimeError("a fault of ours")
+        plain(job_id, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cluster, "submit", submit_or_break)
+    dispatcher.step()
+    assert cluster.submitted == [good]
+
+
+def test_a_job_cancelled_between_list_and_claim_is_not_submitted(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = submit(store)
+    before = store.unfinished_jobs()
+    store.request_cancel(job_id)
+    monkeypatch.setattr(store, "unfinished_jobs", lambda: before)
+    dispatcher.step()
+    assert cluster.submitted == []
+
+
+def test_the_loop_survives_a_fault_and_hears_news_at_once(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepped = threading.Event()
+    plain, broken = dispatcher.step, [True]
+
+    def step() -> None:
+        if broken:
+            broken.clear()
+            raise OSError("the disk was away")
+        plain()
+        stepped.set()
+
+    monkeypatch.setattr(dispatcher, "step", step)
+    loop = DispatchLoop(dispatcher, interval_s=60)
+    loop.start()
+    while loop.fault is None:
+        time.sleep(0.001)
+    assert "the disk was away" in loop.fault
+    submit(store)
+    loop.wake()
+    assert stepped.wait(10)
+    loop.stop()
+    assert loop.fault is None
+    assert len(cluster.submitted) == 1
+    assert store.take_lease(LEASE, holder="next", seconds=1)

@@ -1,0 +1,74 @@
+"""Settings: where they come from, and what they refuse."""
+
+from pathlib import Path
+
+import pytest
+
+from service.settings import Settings, SettingsInvalidError, check_serving, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import os
+
+    for name in [name for name in os.environ if name.startswith("GRAPHMILL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_everything_lies_in_the_home_unless_told_otherwise(tmp_path: Path) -> None:
+    settings = Settings()
+    assert settings.home == tmp_path / ".graphmill"
+    assert settings.database_url == f"sqlite:///{tmp_path}/.graphmill/graphmill.db"
+    assert settings.storage_dir == tmp_path / ".graphmill" / "storage"
+    assert settings.cache == tmp_path / ".graphmill" / "cache"
+    assert settings.job_dir("job-1") == tmp_path / ".graphmill" / "storage" / "jobs" / "job-1"
+
+
+def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GRAPHMILL_HOME", str(tmp_path / "other"))
+    monkeypatch.setenv("GRAPHMILL_PORT", "9000")
+    assert Settings().cache == tmp_path / "other" / "cache"
+    assert Settings().port == 9000
+
+
+def test_a_child_process_reads_the_same_settings_and_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mine = Settings(
+        home=tmp_path / "h", data_root=tmp_path, port=9001, api_key="a-secret-of-mine-1", ray_token="another-secret"
+    )
+    environment = mine.environment()
+    assert not any("secret" in value for value in environment.values())
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert Settings() == mine.model_copy(update={"api_key": None, "ray_token": None})
+
+
+def test_secrets_are_not_printed() -> None:
+    shown = repr(Settings(api_key="correct horse battery", ray_token="staple"))
+    assert "horse" not in shown
+    assert "staple" not in shown
+
+
+def test_storage_may_be_a_file_uri(tmp_path: Path) -> None:
+    assert Settings(storage=f"file://{tmp_path}/a%20b").storage_dir == tmp_path / "a b"
+
+
+def test_storage_without_renaming_is_refused_with_a_way_out() -> None:
+    with pytest.raises(SettingsInvalidError, match=r"GRAPHMILL_STORAGE: .*mount the bucket"):
+        load_settings(storage="s3://bucket/folder")
+
+
+def test_all_faults_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHMILL_PORT", "many")
+    monkeypatch.setenv("GRAPHMILL_MAX_STREAMS", "0")
+    with pytest.raises(SettingsInvalidError) as caught:
+        load_settings()
+    assert "GRAPHMILL_PORT" in caught.value.message
+    assert "GRAPHMILL_MAX_STREAMS" in caught.value.message
+
+
+def test_sqlite_does_not_serve_an_external_cluster() -> None:
+    with pytest.raises(SettingsInvalidError, match="PostgreSQL"):
+        check_serving(Settings(ray_dashboard="http://head:8265"))
+    check_serving(Settings(ray_dashboard="http://head:8265", database_url="postgresql+psycopg://db/graphmill"))
+    check_serving(Settings())

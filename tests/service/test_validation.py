@@ -1,0 +1,210 @@
+"""Every fault of a spec at once, each where it is and with what to change."""
+
+import json
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from service.faults import Fault
+from service.spec import JobSpec
+from service.validation import SpecInvalidError, find_faults, parse_spec
+from tests.kit.builders import job_document
+
+TEN_FAULTS: dict[str, Any] = {
+    "name": "-starts with a dash",
+    "kind": "megagraph",
+    "dataset": {"name": "Coraa", "path": "/data/mine"},
+    "model": {"name": "graphormr", "hidden_size": 30, "num_heads": 4, "num_layers": 0},
+    "training": {"epochs": "5", "learning_rate": float("nan"), "epocs": 3},
+    "resources": {"num_workers": 0},
+}
+TEN_POINTERS = [
+    "/dataset",
+    "/dataset/name",
+    "/model/hidden_size",
+    "/model/name",
+    "/model/num_layers",
+    "/name",
+    "/resources/num_workers",
+    "/training/epochs",
+    "/training/epocs",
+    "/training/learning_rate",
+]
+
+
+def faults_of(**changes: Any) -> dict[str, Fault]:
+    return {fault.pointer: fault for fault in find_faults(job_document(**changes))}
+
+
+def test_a_valid_document_becomes_its_spec() -> None:
+    spec = parse_spec(job_document(name="mine"))
+    assert spec.name == "mine"
+    assert spec.model.name == "graphormer"
+
+
+def test_ten_faults_are_found_at_once() -> None:
+    assert [fault.pointer for fault in find_faults(TEN_FAULTS)] == TEN_POINTERS
+
+
+def test_every_fault_says_what_was_found_and_what_to_change() -> None:
+    for fault in find_faults(TEN_FAULTS):
+        assert fault.detail
+        assert fault.fix
+
+
+def test_the_error_carries_all_faults() -> None:
+    with pytest.raises(SpecInvalidError, match="10 faults") as caught:
+        parse_spec(TEN_FAULTS)
+    assert [fault["pointer"] for fault in caught.value.details["faults"]] == TEN_POINTERS
+
+
+@pytest.mark.parametrize("field", ["name", "kind", "dataset", "model"])
+def test_a_missing_field_is_named(field: str) -> None:
+    document = job_document()
+    del document[field]
+    assert {fault.pointer: fault.detail for fault in find_faults(document)} == {f"/{field}": "missing"}
+
+
+def test_a_misspelt_field_is_answered_with_its_neighbour() -> None:
+    fault = faults_of(training={"learning_rat": 0.1})["/training/learning_rat"]
+    assert 'did you mean "learning_rate"?' in fault.fix
+
+
+def test_a_misspelt_field_of_a_model_is_answered_with_the_models_own_fields() -> None:
+    fault = faults_of(model={"name": "graphormer", "hiden_size": 8})["/model/hiden_size"]
+    assert 'did you mean "hidden_size"?' in fault.fix
+    assert "fanouts" not in fault.fix
+
+
+def test_an_unknown_data_set_is_answered_with_all_known_ones() -> None:
+    fault = faults_of(dataset={"name": "cora"})["/dataset/name"]
+    assert 'did you mean "Cora"?' in fault.fix
+    assert "digits-knn" in fault.fix
+
+
+def test_a_data_set_needs_one_source() -> None:
+    assert "neither" in faults_of(dataset={})["/dataset"].detail
+    assert "both" in faults_of(dataset={"name": "Cora", "path": "/x"})["/dataset"].detail
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "fix"),
+    [
+        ("mqgnn", "graphormer", "use graphsage or gcn, or set kind to megagraph"),
+        ("megagraph", "gcn", "use graphormer, or set kind to mqgnn"),
+    ],
+)
+def test_a_model_of_the_other_kind_is_refused(kind: str, model: str, fix: str) -> None:
+    assert faults_of(kind=kind, model={"name": model})["/model/name"].fix == fix
+
+
+def test_rules_between_fields_hold_although_other_fields_are_wrong() -> None:
+    model = {"name": "graphormer", "hidden_size": 30, "num_heads": 4, "dropout": 7}
+    assert set(faults_of(model=model, kind="mqgnn")) == {"/model/name", "/model/hidden_size", "/model/dropout"}
+
+
+def test_heads_are_checked_against_the_default_width() -> None:
+    assert faults_of(model={"name": "graphormer", "num_heads": 3})["/model/hidden_size"].fix.startswith("choose")
+
+
+def test_an_unknown_model_still_has_its_other_fields_checked() -> None:
+    found = faults_of(kind="mqgnn", model={"name": "graphsaeg", "fanouts": [5, -7]})
+    assert set(found) == {"/model/name", "/model/fanouts/1"}
+    assert 'did you mean "graphsage"?' in found["/model/name"].fix
+
+
+@pytest.mark.parametrize("value", ["5", 5.0, True, None, [5]])
+def test_only_a_whole_number_is_a_whole_number(value: Any) -> None:
+    assert faults_of(training={"epochs": value})["/training/epochs"].fix == "give a whole number"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_are_none_are_refused_everywhere(value: float) -> None:
+    assert set(faults_of(limits={"max_runtime_s": value})) == {"/limits/max_runtime_s"}
+    assert set(faults_of(resources={"cpus_per_worker": value})) == {"/resources/cpus_per_worker"}
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+def test_texts_that_no_database_takes_are_refused(text: str) -> None:
+    assert set(faults_of(dataset={"path": text})) == {"/dataset/path"}
+    for fault in find_faults(job_document(**{text: 1})):
+        fault.model_dump_json()  # what is answered can be written down
+
+
+def test_endless_nesting_is_refused() -> None:
+    deep: Any = 1
+    for _ in range(500):
+        deep = [deep]
+    assert any("nested too deep" in fault.detail for fault in find_faults(job_document(extra=deep)))
+
+
+def test_names_with_slashes_are_escaped_in_pointers() -> None:
+    assert "/a~1b~0c" in faults_of(**{"a/b~c": 1})
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 5, True])
+def test_only_an_object_is_a_spec(document: Any) -> None:
+    assert [fault.pointer for fault in find_faults(document)] == [""]
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 40),
+    st.floats(),
+    st.sampled_from(["", "graphormer", "gcn", "graphsage", "mqgnn", "megagraph", "Cora", "x\0", "float64"]),
+    st.lists(st.integers(-2, 9), max_size=3),
+    st.just({}),
+)
+PLACES = st.sampled_from(
+    [
+        ("name",),
+        ("kind",),
+        ("dataset",),
+        ("dataset", "name"),
+        ("dataset", "path"),
+        ("dataset", "split"),
+        ("model",),
+        ("model", "name"),
+        ("model", "hidden_size"),
+        ("model", "num_heads"),
+        ("model", "fanouts"),
+        ("model", "dropout"),
+        ("training",),
+        ("training", "dtype"),
+        ("training", "learning_rate"),
+        ("resources", "num_workers"),
+        ("limits", "max_runtime_s"),
+        ("surprise",),
+    ]
+)
+
+
+@given(changes=st.lists(st.tuples(PLACES, VALUES), max_size=4), drop=st.none() | PLACES)
+def test_a_document_has_no_faults_exactly_if_it_is_a_spec(
+    changes: list[tuple[tuple[str, ...], Any]], drop: tuple[str, ...] | None
+) -> None:
+    document = deepcopy(job_document(training={}, resources={}, limits={}))
+    for path, value in changes:
+        target: Any = document
+        for part in path[:-1]:
+            target = target.get(part) if isinstance(target, dict) else None
+        if isinstance(target, dict):
+            target[path[-1]] = value
+    if drop is not None and len(drop) == 1:
+        document.pop(drop[0], None)
+    try:
+        spec = JobSpec.model_validate_json(json.dumps(document, allow_nan=False), strict=True)
+    except (ValidationError, ValueError):
+        spec = None
+    faults = find_faults(document)
+    if spec is None or (
+        spec.dataset.name is not None and spec.dataset.name != "karate" and spec.dataset.name != "Cora"
+    ):
+        assert faults, document
+    else:
+        assert not faults, document

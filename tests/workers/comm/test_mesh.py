@@ -1,0 +1,66 @@
+"""The mesh of a stage: who shares rows, who are replicas; and no process group where one rank is alone."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from planner.plan import Stage
+from tests.kit.gloo_pool import GlooPool
+from workers.comm.mesh import Axis, Mesh, build_mesh
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[GlooPool]:
+    with GlooPool(4) as pool:
+        yield pool
+
+
+def stage(*, dp: int, cp: int) -> Stage:
+    return Stage(units=("head",), ranks=tuple(range(dp * cp)), dp_degree=dp, cp_degree=cp, exchange="ring")
+
+
+def lines(rank: int, world_size: int, dp: int, cp: int) -> dict[str, tuple[tuple[int, ...], int]]:
+    mesh = build_mesh(stage(dp=dp, cp=cp), rank=rank)
+    return {name: (axis.ranks, axis.index) for name, axis in vars(mesh).items()}
+
+
+def sums(rank: int, world_size: int, dp: int, cp: int) -> dict[str, int]:
+    mesh = build_mesh(stage(dp=dp, cp=cp), rank=rank)
+    totals = {}
+    for name, axis in vars(mesh).items():
+        value = torch.tensor(10**rank)
+        if axis.group is not None:
+            dist.all_reduce(value, group=axis.group)
+        axis.barrier()
+        totals[name] = int(value)
+    return totals
+
+
+def test_cp_is_the_fast_axis(pool: GlooPool) -> None:
+    assert pool.run(lines, 2, 2)[2] == {"world": ((0, 1, 2, 3), 2), "dp": ((0, 2), 1), "cp": ((2, 3), 0)}
+
+
+@pytest.mark.parametrize(
+    ("dp", "cp", "expected"),
+    [
+        (2, 2, [{"world": 1111, "dp": dp, "cp": cp} for dp, cp in ((101, 11), (1010, 11), (101, 1100), (1010, 1100))]),
+        (1, 3, [{"world": 111, "dp": 10**rank, "cp": 111} for rank in range(3)]),
+        (3, 1, [{"world": 111, "dp": 111, "cp": 10**rank} for rank in range(3)]),
+    ],
+)
+def test_groups_join_the_ranks_of_each_line(pool: GlooPool, dp: int, cp: int, expected: list[dict[str, int]]) -> None:
+    assert pool.run(sums, dp, cp, world_size=dp * cp) == expected
+
+
+def test_one_rank_needs_no_process_group() -> None:
+    mesh = build_mesh(stage(dp=1, cp=1), rank=0)
+    alone = Axis(ranks=(0,), index=0)
+    assert mesh == Mesh(world=alone, dp=alone, cp=alone)
+    mesh.world.barrier()
+
+
+def test_neighbours_go_round_the_line() -> None:
+    axis = Axis(ranks=(4, 6, 9), index=2)
+    assert (axis.neighbour(+1), axis.neighbour(-1)) == (4, 6)

@@ -1,0 +1,83 @@
+"""Batches of own rows: shards tile the graphs, ids are the same everywhere, and nothing is made twice."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from tests.distributed.odd_graphs import odd_set, one_graph
+from workers.comm.mesh import Axis
+from workers.data.distances import distance_buckets
+from workers.data.graph import GraphDataset
+from workers.megagraph import batches as module
+from workers.megagraph.batches import LabelledBatch, ShardedBatches
+
+MAX_DISTANCE = 2
+
+
+def shard(dataset: GraphDataset, graphs: Sequence[int], *, index: int, degree: int) -> LabelledBatch:
+    axis = Axis(ranks=tuple(range(degree)), index=index)
+    made = ShardedBatches(
+        dataset, axis=axis, max_distance=MAX_DISTANCE, dtype=torch.float32, device=torch.device("cpu")
+    )
+    return made.batch(graphs, draw=5)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4])
+def test_the_shards_of_all_ranks_tile_each_graph_of_the_batch(degree: int) -> None:
+    dataset, graphs = odd_set(), (4, 0, 1)
+    parts = [shard(dataset, graphs, index=index, degree=degree) for index in range(degree)]
+    first_ids = np.cumsum([0, *(graph.num_nodes for graph in dataset.graphs)])
+    for position, graph in enumerate(graphs):
+        source = dataset.graphs[graph]
+        rows = [part.inputs.layout.rows(index, position) for index, part in enumerate(parts)]
+        whole = {
+            name: torch.cat([getattr(part.inputs, name)[own] for part, own in zip(parts, rows, strict=True)])
+            for name in ("x", "degree", "node_ids")
+        }
+        everything = np.arange(source.num_nodes)
+        assert torch.equal(whole["x"], torch.from_numpy(source.features.gather(everything)))
+        assert whole["degree"].tolist() == np.diff(source.indptr).tolist()
+        assert whole["node_ids"].tolist() == (everything + first_ids[graph]).tolist()
+        buckets = torch.cat([part.inputs.buckets[position] for part in parts])
+        assert np.array_equal(buckets, distance_buckets(source, rows=everything, max_distance=MAX_DISTANCE))
+        assert torch.cat([part.y[own] for part, own in zip(parts, rows, strict=True)]).tolist() == source.y.tolist()
+
+
+def test_all_ranks_agree_on_the_layout() -> None:
+    layouts = [shard(odd_set(), (0, 2), index=index, degree=3).inputs.layout for index in range(3)]
+    assert len({layout.sizes for layout in layouts}) == 1
+    assert [layout.shard for layout in layouts] == [0, 1, 2]
+
+
+def test_a_batch_of_no_graphs_has_no_rows() -> None:
+    batch = shard(odd_set(), (), index=1, degree=2)
+    assert batch.inputs.x.shape == (0, odd_set().num_features)
+    assert batch.inputs.layout.num_graphs == len(batch.y) == len(batch.split) == 0
+
+
+def test_distances_are_searched_once_per_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+
+    def counting(graph, *, rows, max_distance):  # type: ignore[no-untyped-def]
+        searched.append(graph.num_nodes)
+        return distance_buckets(graph, rows=rows, max_distance=max_distance)
+
+    monkeypatch.setattr(module, "distance_buckets", counting)
+    made = ShardedBatches(
+        odd_set(), axis=Axis((0,), 0), max_distance=2, dtype=torch.float32, device=torch.device("cpu")
+    )
+    made.prepare([0, 1])
+    made.batch((0, 1), draw=1)
+    made.batch((1, 2), draw=2)
+    assert searched == [10, 1, 7]
+
+
+def test_one_large_graph_is_not_copied_in_every_step() -> None:
+    made = ShardedBatches(
+        one_graph(), axis=Axis((0,), 0), max_distance=2, dtype=torch.float32, device=torch.device("cpu")
+    )
+    first, second = (made.batch((0,), draw=draw).inputs for draw in (1, 2))
+    assert first.x.data_ptr() == second.x.data_ptr()
+    assert first.buckets[0].data_ptr() == second.buckets[0].data_ptr()

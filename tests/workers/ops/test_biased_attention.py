@@ -1,0 +1,109 @@
+"""Attention over ragged micro-batches: each graph sees itself only, and no N x N float ever exists."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from workers.ops.biased_attention import LocalExchange, biased_attention
+from workers.ops.row_layout import RowLayout, whole
+
+HEADS, HEAD_SIZE, BUCKETS = 2, 4, 5
+
+
+class LargestFloat(TorchDispatchMode):
+    """Remembers the element count of the largest floating-point tensor that any operation returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_elements = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_flatten(result)[0]:
+            if isinstance(value, Tensor) and value.is_floating_point():
+                self.num_elements = max(self.num_elements, value.untyped_storage().nbytes() // value.element_size())
+        return result
+
+
+def inputs(*sizes: int, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    torch.manual_seed(0)
+    rows = sum(sizes)
+    leaves = [torch.randn(rows, HEADS, HEAD_SIZE, dtype=dtype) for _ in range(3)] + [
+        torch.randn(HEADS, BUCKETS, dtype=dtype)
+    ]
+    buckets = tuple(torch.randint(BUCKETS, (size, size), dtype=torch.uint8) for size in sizes)
+    return [leaf.requires_grad_() for leaf in leaves], buckets
+
+
+def attend(leaves: list[Tensor], buckets: tuple[Tensor, ...], layout: RowLayout) -> Tensor:
+    q, k, v, table = leaves
+    return biased_attention(q, k=k, v=v, table=table, buckets=buckets, layout=layout, exchange=LocalExchange())
+
+
+def test_gradients_agree_with_finite_differences() -> None:
+    leaves, buckets = inputs(4, 1, 3)
+    assert torch.autograd.gradcheck(lambda *leaves: attend(list(leaves), buckets, whole((4, 1, 3))), leaves)
+
+
+def test_a_graph_in_a_batch_gets_what_it_gets_alone() -> None:
+    leaves, buckets = inputs(4, 0, 3)
+    together = attend(leaves, buckets, whole((4, 0, 3)))
+    q, k, v, table = leaves
+    alone = attend([q[4:], k[4:], v[4:], table], buckets[2:], whole((3,)))
+    assert torch.equal(together[4:], alone)
+
+
+def test_a_micro_batch_without_graphs_is_fine() -> None:
+    q = torch.zeros(0, HEADS, HEAD_SIZE, requires_grad=True)
+    out = attend([q, q, q, torch.zeros(HEADS, BUCKETS)], (), whole(()))
+    out.sum().backward()
+    assert out.shape == q.shape
+
+
+def test_running_twice_gives_the_same_bits() -> None:
+    def run() -> list[Tensor]:
+        leaves, buckets = inputs(70, 30, dtype=torch.float32)
+        attend(leaves, buckets, whole((70, 30))).square().sum().backward()
+        return [leaf.grad for leaf in leaves]
+
+    for first, second in zip(run(), run(), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_no_tensor_of_all_scores_exists_forward_or_backward() -> None:
+    size = 2500
+    leaves, buckets = inputs(size, dtype=torch.float32)
+    with LargestFloat() as largest:
+        attend(leaves, buckets, whole((size,))).sum().backward()
+    one_hot_of_a_tile = (1 << 19) * BUCKETS // HEADS
+    assert largest.num_elements <= one_hot_of_a_tile < HEADS * size * size / 9
+
+
+def test_memory_for_backward_grows_with_rows_not_with_pairs() -> None:
+    saved = []
+    for size in (200, 400):
+        leaves, buckets = inputs(size, dtype=torch.float32)
+        floats: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, floats=floats: floats.append(tensor.numel() * tensor.is_floating_point()) or tensor,
+            lambda tensor: tensor,
+        ):
+            attend(leaves, buckets, whole((size,)))
+        saved.append(sum(floats) - HEADS * BUCKETS)
+    assert saved[1] == 2 * saved[0]
+    assert saved[0] == 200 * HEADS * (4 * HEAD_SIZE + 1)  # q, k, v, out and the log-sum-exp
+
+
+def test_log_scores_of_a_single_key_are_irrelevant() -> None:
+    leaves, _ = inputs(1)
+    out = attend(leaves, (torch.zeros(1, 1, dtype=torch.uint8),), whole((1,)))
+    torch.testing.assert_close(out, leaves[2])
+    out.sum().backward()
+    assert math.isclose(float(leaves[3].grad.abs().sum()), 0.0, abs_tol=1e-12)

@@ -1,0 +1,86 @@
+"""The ring: every rank's keys and values come by at every other rank, one shard at a time.
+
+Source: Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context", ICLR 2024. In
+each of P steps a rank works on one shard while the next one is under way from its predecessor. In backward the shards
+go round again, and each takes along the gradient that it has gathered so far; after P steps that gradient is home.
+Sent per rank and layer, of Nd/P elements each for keys and values: 2(Nd/P)(P-1) forward, 2(Nd/P)(2P-1) backward.
+
+Shards may be of any size, also empty: all ranks know all sizes from the layout, and nothing is sent for an empty one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from workers.comm.mesh import Axis
+from workers.ops.row_layout import RowLayout
+
+# The two streams from one rank to the next must not be taken for each other.
+_BLOCK_TAG, _SUM_TAG = 1, 2
+
+
+class RingExchange:
+    """An ``Exchange`` (``workers.ops.biased_attention``) over the ranks of ``axis``; all of them call it together."""
+
+    def __init__(self, axis: Axis) -> None:
+        self._axis = axis
+
+    def visit(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], None]) -> None:
+        """See ``Exchange``. The next shard travels while ``visitor`` works."""
+        steps = self._axis.size
+        for step in range(steps):
+            arriving = self._pass_on(block, step, layout, tag=_BLOCK_TAG) if step + 1 < steps else None
+            visitor(self._shard_at(step), block)
+            if arriving is not None:
+                block = arriving.wait()
+
+    def visit_and_sum(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """See ``Exchange``. A shard's sum runs over the ranks in the order of the ring, so it is deterministic."""
+        steps = self._axis.size
+        arriving_sum = None
+        for step in range(steps):
+            arriving = self._pass_on(block, step, layout, tag=_BLOCK_TAG) if step + 1 < steps else None
+            total = visitor(self._shard_at(step), block)
+            if arriving_sum is not None:
+                total += arriving_sum.wait()
+            arriving_sum = self._pass_on(total, step, layout, tag=_SUM_TAG)
+            if arriving is not None:
+                block = arriving.wait()
+        assert arriving_sum is not None, "a ring has at least one rank"
+        return arriving_sum.wait()
+
+    def _shard_at(self, step: int) -> int:
+        """Whose shard is here in ``step``: at first the own, then that of the predecessor, and so on."""
+        return (self._axis.index - step) % self._axis.size
+
+    def _pass_on(self, tensor: Tensor, step: int, layout: RowLayout, *, tag: int) -> "_Arriving":
+        """Send what belongs to this step's shard to the next rank; what arrives belongs to the next step's shard."""
+        if self._axis.size == 1:
+            return _Arriving(received=tensor, sent=tensor, works=())
+        rows = layout.num_rows(self._shard_at(step + 1))
+        received = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
+        group = self._axis.group
+        operations = [
+            dist.P2POp(call, buffer, self._axis.neighbour(offset), group, tag)
+            for call, buffer, offset in ((dist.isend, tensor, +1), (dist.irecv, received, -1))
+            if buffer.numel()
+        ]
+        works = tuple(dist.batch_isend_irecv(operations)) if operations else ()
+        return _Arriving(received=received, sent=tensor, works=works)
+
+
+@dataclass(frozen=True)
+class _Arriving:
+    """A shard under way. ``sent`` is held so that its memory lives until it has left."""
+
+    received: Tensor
+    sent: Tensor
+    works: tuple[dist.Work, ...]
+
+    def wait(self) -> Tensor:
+        for work in self.works:
+            work.wait()
+        return self.received

@@ -1,0 +1,128 @@
+"""What happens between steps: evaluation, checkpoints, reports, and the export at the end.
+
+All of it follows a rule on the step number alone, so that all ranks do the same collectives in the same order: a report
+after the first step of this attempt, after every ``report_every_steps``, and with each evaluation and checkpoint; these
+at the ends of their epochs and of the run, evaluation first, so that a checkpoint knows the best model of its epoch.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workers.data.graph import TEST, GraphDataset
+from workers.megagraph.meter import StepMeter
+from workers.training.checkpoint import CheckpointStore
+from workers.training.evaluation import BestModel, accuracies
+from workers.training.export import export_model
+from workers.training.memory import PeakMemory
+from workers.training.run import RankRun, Report
+
+
+class Milestones:
+    """Keeps one rank's replicated ``model`` and ``optimizer`` measured, saved and reported.
+
+    ``count`` gives correct and total predictions over all ranks, ``barrier`` waits for them; both are collective.
+    """
+
+    def __init__(
+        self,
+        run: RankRun,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset: GraphDataset,
+        steps_per_epoch: int,
+        count: Callable[[], Tensor],
+        barrier: Callable[[], None],
+        meter: StepMeter,
+        memory: PeakMemory,
+    ) -> None:
+        self._run, self._model, self._optimizer, self._dataset = run, model, optimizer, dataset
+        self._steps_per_epoch = steps_per_epoch
+        self.total_steps = run.spec.training.epochs * steps_per_epoch
+        self._count, self._barrier, self._meter, self._memory = count, barrier, meter, memory
+        self._checkpoints = CheckpointStore(run.job_dir / "checkpoints")
+        self._best = BestModel()
+
+    def resume(self) -> int:
+        """Load the latest checkpoint, if any. Returns the step after which it was taken, else 0.
+
+        Ranks hold equal states, so a run may resume with another number of them.
+        """
+        reference = self._checkpoints.latest()
+        if reference is None:
+            return 0
+        state = self._checkpoints.load(reference, rank=self._run.rank % reference.world_size)
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._best = BestModel(**state["best"])
+        return reference.step
+
+    def after_step(self, step: int, *, first: bool) -> dict[str, float]:
+        """Do what is due after optimiser step ``step``, the ``first`` of this attempt or not. Collective.
+
+        Returns the values reported, none when no report was due.
+        """
+        spec = self._run.spec.training
+        scores = self._evaluate(step) if self._due(step, every_epochs=spec.eval_every_epochs) else {}
+        checkpoint = self._save(step) if self._due(step, every_epochs=spec.checkpoint_every_epochs) else None
+        if not (first or scores or checkpoint or step % self._run.plan.report_every_steps == 0):
+            return {}
+        values = self._meter.take() | {"learning_rate": spec.learning_rate} | scores
+        if step == self.total_steps:
+            values |= self._finish()
+        return self._report(step, values, checkpoint=checkpoint)
+
+    def finish_again(self) -> dict[str, float]:
+        """For a run that was stopped between its last checkpoint and its end: export, and report the end."""
+        return self._report(self.total_steps, self._finish())
+
+    def _due(self, step: int, *, every_epochs: int) -> bool:
+        epoch, into_epoch = divmod(step, self._steps_per_epoch)
+        return not into_epoch and (step == self.total_steps or epoch % every_epochs == 0)
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        scores = accuracies(self._count())
+        self._best.offer(self._model, epoch=step // self._steps_per_epoch, scores=scores)
+        return scores
+
+    def _save(self, step: int) -> str:
+        state: dict[str, Any] = {
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "best": vars(self._best),
+        }
+        reference = self._checkpoints.save(
+            step, rank=self._run.rank, world_size=self._run.world_size, state=state, barrier=self._barrier
+        )
+        return reference.folder.uri
+
+    def _finish(self) -> dict[str, float]:
+        """Export the best model (rank 0). Returns what the last report says on top."""
+        best = self._best
+        values = {"done": 1.0, "best_epoch": float(best.epoch)}
+        if best.val_accuracy >= 0:
+            values["val_accuracy"] = best.val_accuracy
+        if any((graph.split == TEST).any() for graph in self._dataset.graphs):
+            values["test_accuracy"] = best.test_accuracy
+        if self._run.rank == 0 and best.state is not None:
+            export_model(
+                best.state,
+                spec=self._run.spec.model,
+                num_features=self._dataset.num_features,
+                num_classes=self._dataset.num_classes,
+                folder=self._run.job_dir / "export",
+                extra={"dataset": self._run.spec.dataset.model_dump(mode="json"), **values},
+            )
+        self._barrier()
+        return values
+
+    def _report(self, step: int, values: dict[str, float], *, checkpoint: str | None = None) -> dict[str, float]:
+        values = values | {"peak_memory_bytes": float(self._memory.peak_bytes())}
+        epoch = (step - 1) // self._steps_per_epoch + 1
+        self._run.report(
+            Report(step=step, total_steps=self.total_steps, epoch=epoch, values=values, checkpoint=checkpoint)
+        )
+        return values

@@ -1,0 +1,136 @@
+"""The MegaGraph runtime of one rank: a graph transformer trained as its plan says, from data set to exported model.
+
+    graphs ─ deal ─▶ micro-batches ─ cut ─▶ own rows ─▶ play the plan's actions ─▶ sum gradients ─▶ update
+                                                  (ring in attention)                    ─▶ evaluate, checkpoint, report
+
+Order of graphs, dropout and first weights are functions of (seed, epoch, step), never of the ranks, so one rank and
+many train alike and a resumed run continues as if it had never stopped.
+"""
+
+import time
+from collections.abc import Iterator
+from itertools import chain
+
+import torch
+from torch import nn
+
+from planner.errors import PlanInvalidError
+from planner.plan import MegaGraphPlan
+from workers.comm.mesh import Mesh, build_mesh
+from workers.data.datasets import load_dataset
+from workers.data.graph import GraphDataset
+from workers.errors import DatasetInvalidError
+from workers.megagraph.batches import ShardedBatches
+from workers.megagraph.data_parallel import GraphDealer, StepShare
+from workers.megagraph.meter import StepMeter
+from workers.megagraph.milestones import Milestones
+from workers.megagraph.parallelize import parallelize
+from workers.megagraph.training_step import count_global, run_step
+from workers.models.registry import build_model
+from workers.ops.counter_dropout import draw_of
+from workers.spec import TrainingSpec
+from workers.training.memory import PeakMemory
+from workers.training.run import RankRun
+from workers.training.seeding import seed_everything
+
+
+def train(run: RankRun) -> dict[str, float]:
+    """Train, evaluate and export as ``run`` says; returns the values of the last report. Collective over its ranks.
+
+    Raises ``DatasetInvalidError``, ``PlanInvalidError`` and ``TrainingDivergedError``.
+    """
+    check_plan(run)
+    torch.set_num_threads(run.plan.num_threads)
+    seed_everything(run.spec.training.seed)
+    dataset = load_dataset(run.spec.dataset, paths=run.data)
+    mesh = build_mesh(run.plan.stages[0], rank=run.rank)
+    dealer = GraphDealer(
+        dataset,
+        batch_size=run.spec.training.batch_size,
+        seed=run.spec.training.seed,
+        replica=mesh.dp.index,
+        num_replicas=mesh.dp.size,
+        num_micro_batches=run.plan.num_micro_batches,
+    )
+    if not dealer.steps_per_epoch:
+        raise DatasetInvalidError(f"{dataset.name} has no labelled node in its training split; nothing to learn from")
+    return _train(run, dataset=dataset, mesh=mesh, dealer=dealer)
+
+
+def check_plan(run: RankRun) -> None:
+    """Hold the plan's kind and size against the run. Raises ``PlanInvalidError``."""
+    if not isinstance(run.plan, MegaGraphPlan):
+        raise PlanInvalidError(f"this runtime obeys plans of kind 'megagraph'; found {run.plan.kind!r}")
+    if run.plan.world_size != run.world_size:
+        raise PlanInvalidError(f"the plan is for {run.plan.world_size} ranks, the run has {run.world_size}; plan again")
+
+
+def build_optimizer(model: nn.Module, *, spec: TrainingSpec) -> torch.optim.Optimizer:
+    """Adam with L2 regularisation (Kingma & Ba, ICLR 2015) of the weight matrices.
+
+    Biases, norms, and the small tables (degree, distance) are left free: pulling a bias towards zero would pull the
+    far bucket up to the near ones.
+    """
+    matrices = {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
+    groups = (
+        {"params": [parameter for parameter in model.parameters() if parameter in matrices]},
+        {"params": [parameter for parameter in model.parameters() if parameter not in matrices], "weight_decay": 0.0},
+    )
+    return torch.optim.Adam(groups, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
+
+
+def _train(run: RankRun, *, dataset: GraphDataset, mesh: Mesh, dealer: GraphDealer) -> dict[str, float]:
+    """Build everything from the plan, then take all steps that are left."""
+    spec, dtype = run.spec.training, getattr(torch, run.spec.training.dtype)
+    memory = PeakMemory(run.device)
+    memory.start()
+    model = build_model(run.spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
+    model = model.to(run.device, dtype)
+    parallelize(model, plan=run.plan, mesh=mesh)
+    optimizer = build_optimizer(model, spec=spec)
+    batches = ShardedBatches(
+        dataset, axis=mesh.cp, max_distance=run.spec.model.max_distance, dtype=dtype, device=run.device
+    )
+    meter = StepMeter()
+    milestones = Milestones(
+        run,
+        model=model,
+        optimizer=optimizer,
+        dataset=dataset,
+        steps_per_epoch=dealer.steps_per_epoch,
+        count=lambda: count_global(model, batches=batches, dealer=dealer, mesh=mesh),
+        barrier=mesh.world.barrier,
+        meter=meter,
+        memory=memory,
+    )
+    start = milestones.resume()
+    if start == milestones.total_steps:
+        return milestones.finish_again()
+    values: dict[str, float] = {}
+    for step, share in _steps(dealer, start=start, epochs=spec.epochs):
+        batches.prepare(chain.from_iterable(share.micro_batches))
+        started = time.perf_counter()
+        loss = run_step(
+            model,
+            optimizer=optimizer,
+            batches=batches,
+            share=share,
+            actions=run.plan.actions[run.rank],
+            mesh=mesh,
+            step=step,
+            draw=draw_of(spec.seed, step),
+        )
+        meter.add_step(loss=loss, num_nodes=share.num_nodes, seconds=time.perf_counter() - started)
+        values = milestones.after_step(step, first=step == start + 1)
+    return values
+
+
+def _steps(dealer: GraphDealer, *, start: int, epochs: int) -> Iterator[tuple[int, StepShare]]:
+    """Number (from 1) and share of every step after ``start``, to the end of the last epoch."""
+    first_epoch, into_epoch = divmod(start, dealer.steps_per_epoch)
+    step = start
+    for epoch in range(first_epoch + 1, epochs + 1):
+        for share in dealer.epoch(epoch)[into_epoch:]:
+            step += 1
+            yield step, share
+        into_epoch = 0

@@ -1,0 +1,81 @@
+"""One optimiser step and one evaluation, on all ranks together."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from planner.plan import Action
+from workers.comm.mesh import Mesh
+from workers.comm.reduce import sum_gradients, sum_tensor
+from workers.data.graph import TRAIN
+from workers.errors import TrainingDivergedError
+from workers.megagraph.batches import LabelledBatch, ShardedBatches
+from workers.megagraph.data_parallel import GraphDealer, StepShare
+from workers.megagraph.executor import play
+from workers.models.graphormer import Graphormer
+from workers.training.evaluation import count_correct
+
+
+def run_step(
+    model: Graphormer,
+    *,
+    optimizer: torch.optim.Optimizer,
+    batches: ShardedBatches,
+    share: StepShare,
+    actions: tuple[Action, ...],
+    mesh: Mesh,
+    step: int,
+    draw: int,
+) -> float:
+    """Train on this rank's ``share`` of optimiser step ``step``; the loss over the whole global batch.
+
+    Raises ``TrainingDivergedError``, on every rank alike, before a loss that is no number reaches the parameters.
+    """
+    model.train()
+    optimizer.zero_grad()
+
+    def forward(micro_batch: int) -> Tensor:
+        batch = batches.batch(share.micro_batches[micro_batch], draw=draw)
+        return masked_loss(model(batch.inputs), batch, num_targets=share.num_targets)
+
+    own_loss = play(actions, forward=forward)
+    loss = _global_loss(own_loss, mesh=mesh, step=step)
+    sum_gradients(model.parameters(), axis=mesh.world)
+    optimizer.step()
+    return loss
+
+
+def masked_loss(logits: Tensor, batch: LabelledBatch, *, num_targets: int) -> Tensor:
+    """Cross-entropy over the training nodes of ``batch``, as its part of the mean over ``num_targets`` nodes."""
+    target = (batch.split == TRAIN) & (batch.y >= 0)
+    return cross_entropy(logits[target], batch.y[target], reduction="sum") / num_targets
+
+
+@torch.no_grad()
+def count_global(model: Graphormer, *, batches: ShardedBatches, dealer: GraphDealer, mesh: Mesh) -> Tensor:
+    """Correct and total predictions per split over all ranks, int64 [3, 2]. Only counts travel, never scores."""
+    model.eval()
+    counts = torch.zeros(3, 2, dtype=torch.int64)
+    for graphs in dealer.evaluation():
+        batch = batches.batch(graphs, draw=0)
+        counts += count_correct(model(batch.inputs), y=batch.y, split=batch.split).cpu()
+    device = next(model.parameters()).device  # nccl sums only what lies on its GPU
+    return sum_tensor(counts.to(device), axis=mesh.world).cpu()
+
+
+def _global_loss(own_loss: Tensor, *, mesh: Mesh, step: int) -> float:
+    """Sum over all ranks. Each rank's part has a place of its own on the way, to name the rank that diverged."""
+    parts = torch.zeros(mesh.world.size, dtype=torch.float64)
+    parts[mesh.world.index] = own_loss
+    sum_tensor(parts, axis=mesh.world)
+    if not torch.isfinite(parts).all():
+        at = [rank for rank, part in zip(mesh.world.ranks, parts.tolist(), strict=True) if not math.isfinite(part)]
+        raise TrainingDivergedError(
+            f"the loss became {parts[~torch.isfinite(parts)][0].item()} in step {step} on rank"
+            f" {', '.join(map(str, at))}; try a lower learning_rate, and look at the features of that rank's nodes",
+            step=step,
+            ranks=at,
+        )
+    return float(parts.sum())

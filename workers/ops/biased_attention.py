@@ -1,0 +1,123 @@
+"""Softmax attention with a learned distance bias over a ragged micro-batch, exact, in one process or over many.
+
+The loop over blocks of keys stands here once. Where a block comes from is the business of an ``Exchange``: in one
+process there is a single block (``LocalExchange``), in a ring (``workers.comm.ring``) the shards of all ranks come by
+in turn. Saved for backward are the inputs, the output and the log-sum-exp; no score survives its tile.
+
+Shapes: n rows here, H heads, d_h head size, B buckets; graph g has n_g rows here and N_g nodes in all.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from workers.ops.attend_block import attend_block, attend_block_backward, merge
+from workers.ops.row_layout import RowLayout
+
+
+class Exchange(Protocol):
+    """Brings the keys and values of all shards to this process, one block after the other."""
+
+    def visit(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], None]) -> None:
+        """Call ``visitor(shard, that shard's block)`` for every shard; ``block`` is the one that lies here."""
+
+    def visit_and_sum(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """As ``visit``, and every process's ``visitor`` returns something of the block's shape.
+
+        The result is the sum, over all processes, of what they returned for the block that lies here.
+        """
+
+
+class LocalExchange:
+    """One process: the only block is its own."""
+
+    def visit(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], None]) -> None:
+        """See ``Exchange``."""
+        visitor(layout.shard, block)
+
+    def visit_and_sum(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """See ``Exchange``."""
+        return visitor(layout.shard, block)
+
+
+def biased_attention(
+    q: Tensor,
+    *,
+    k: Tensor,
+    v: Tensor,
+    table: Tensor,
+    buckets: Sequence[Tensor],
+    layout: RowLayout,
+    exchange: Exchange,
+) -> Tensor:
+    """``softmax(q k^T / sqrt(d_h) + table[buckets]) v`` [n, H, d_h], each graph attending to itself only.
+
+    ``q``, ``k``, ``v`` [n, H, d_h] hold the rows of all graphs as ``layout`` says; ``table`` [H, B]; ``buckets[g]``
+    uint8 [n_g, N_g] holds the distance bucket of every pair (own row, node of the graph). Gradients flow into ``q``,
+    ``k``, ``v`` and ``table``; that of ``table`` is this process's share, to be summed over the processes.
+    """
+    return _BiasedAttention.apply(q, torch.stack((k, v), dim=1), table, tuple(buckets), layout, exchange)
+
+
+class _BiasedAttention(torch.autograd.Function):
+    """Keys and values travel as one tensor ``kv`` [rows, 2, H, d_h]: one message per shard."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        kv: Tensor,
+        table: Tensor,
+        buckets: tuple[Tensor, ...],
+        layout: RowLayout,
+        exchange: Exchange,
+    ) -> Tensor:
+        out, lse = torch.zeros_like(q), q.new_full(q.shape[:2], float("-inf"))
+
+        def attend(shard: int, block: Tensor) -> None:
+            for graph in range(layout.num_graphs):
+                rows, keys = layout.rows(layout.shard, graph), layout.rows(shard, graph)
+                part, part_lse = attend_block(
+                    q[rows],
+                    k=block[keys, 0],
+                    v=block[keys, 1],
+                    buckets=buckets[graph][:, layout.columns(shard, graph)],
+                    table=table,
+                )
+                out[rows], lse[rows] = merge(out[rows], lse[rows], other_out=part, other_lse=part_lse)
+
+        exchange.visit(kv, layout=layout, visitor=attend)
+        ctx.save_for_backward(q, kv, table, out, lse, *buckets)
+        ctx.layout, ctx.exchange = layout, exchange
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, kv, table, out, lse, *buckets = ctx.saved_tensors
+        layout: RowLayout = ctx.layout
+        delta = (grad_out * out).sum(dim=2)
+        grad_q = torch.zeros_like(q)
+        grad_table = torch.zeros(table.shape, dtype=torch.float64, device=table.device)
+
+        def attend_back(shard: int, block: Tensor) -> Tensor:
+            grad_block = torch.empty_like(block)
+            for graph in range(layout.num_graphs):
+                rows, keys = layout.rows(layout.shard, graph), layout.rows(shard, graph)
+                dq, grad_block[keys, 0], grad_block[keys, 1], dtable = attend_block_backward(
+                    grad_out[rows],
+                    q=q[rows],
+                    k=block[keys, 0],
+                    v=block[keys, 1],
+                    buckets=buckets[graph][:, layout.columns(shard, graph)],
+                    table=table,
+                    lse=lse[rows],
+                    delta=delta[rows],
+                )
+                grad_q[rows] += dq
+                grad_table.add_(dtable)
+            return grad_block
+
+        grad_kv = ctx.exchange.visit_and_sum(kv, layout=layout, visitor=attend_back)
+        return grad_q, grad_kv, grad_table.to(table.dtype), None, None, None

@@ -1,0 +1,76 @@
+"""Dropout whose mask is a function of *which* number is dropped, not of when or where it is drawn.
+
+The mask of element (node, column) at one site of the model in one step is a hash of (draw, site, node, column). So the
+same run on one, two or four ranks drops the same numbers, recomputation needs no saved generator, and a resumed run
+goes on as if it had never stopped.
+"""
+
+import torch
+from torch import Tensor, nn
+
+# Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014: SplitMix64
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64
+_MIX64 = (-4658895280553007687, -7723592293110705685)  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+# Appleby, MurmurHash3, finaliser of 32 bits
+_MIX32 = (-2048144789, -1028477387)  # 0x85EBCA6B, 0xC2B2AE35
+_MASK64 = (1 << 64) - 1
+
+
+class CounterDropout(nn.Module):
+    """Zero a share ``p`` of the elements and scale the rest by 1 / (1 - p); the identity in evaluation mode.
+
+    ``site`` tells the places of one model apart. Calls take x [n, C], the global node ids of its rows int64 [n], and
+    ``draw``, the number of this drawing (see ``draw_of``).
+    """
+
+    def __init__(self, p: float, *, site: int) -> None:
+        super().__init__()
+        self.p = p
+        self.site = site
+
+    def forward(self, x: Tensor, *, node_ids: Tensor, draw: int) -> Tensor:
+        """``x`` with dropped elements, same shape."""
+        if not self.training or self.p == 0:
+            return x
+        keep = keep_mask(node_ids, num_columns=x.shape[1], p=self.p, key=_mix_int(draw ^ _mix_int(self.site)))
+        return x * keep.to(x.dtype).mul_(1 / (1 - self.p))
+
+    def extra_repr(self) -> str:
+        """For printing the model."""
+        return f"p={self.p}, site={self.site}"
+
+
+def draw_of(seed: int, step: int) -> int:
+    """The 63-bit number of the drawing that belongs to optimiser step ``step`` of a run with ``seed``."""
+    return _mix_int(_mix_int(seed) ^ step) >> 1
+
+
+def keep_mask(node_ids: Tensor, *, num_columns: int, p: float, key: int) -> Tensor:
+    """Bool [n, num_columns], True with probability 1 - p, a pure function of (node id, column, p, key)."""
+    rows = _mix64(node_ids + _signed(key, 64)).int()  # the low halves of 64 well mixed bits
+    columns = _mix64(torch.arange(num_columns, device=node_ids.device)).int()
+    bits = rows.unsqueeze(1) + columns.unsqueeze(0)  # int32 [n, C], wraps around
+    for shift, factor in zip((16, 13), _MIX32, strict=True):
+        bits.bitwise_xor_(bits >> shift).mul_(factor)
+    threshold = min(round(p * 2**32), 2**32 - 1) - 2**31
+    return bits >= threshold
+
+
+def _mix64(x: Tensor) -> Tensor:
+    """SplitMix64's output function on int64, elementwise; products wrap around, shifts are made logical by a mask."""
+    x = (x + 1) * _GOLDEN
+    for shift, factor in zip((30, 27), _MIX64, strict=True):
+        x = (x ^ (x >> shift & (1 << 64 - shift) - 1)) * factor
+    return x ^ (x >> 31 & (1 << 33) - 1)
+
+
+def _mix_int(x: int) -> int:
+    """The same function on one Python integer, 0 to 2**64 - 1."""
+    x = (x + 1) * _GOLDEN & _MASK64
+    for shift, factor in zip((30, 27), _MIX64, strict=True):
+        x = (x ^ x >> shift) * factor & _MASK64
+    return x ^ x >> 31
+
+
+def _signed(x: int, bits: int) -> int:
+    return x - (1 << bits) if x >> bits - 1 else x

@@ -1,0 +1,92 @@
+// The two sums over a tile that are matrix products, with all their partial sums in registers.
+#pragma once
+
+#include "simd.h"
+#include "units.h"
+
+namespace graphmill::GRAPHMILL_ISA {
+
+// Vectors of rows worked on at a time, and sums that fit into the registers beside what they are made of.
+#if GRAPHMILL_VECTOR_BYTES == 64
+constexpr int VECTORS = 4;
+constexpr int SUMS = 24;
+#else
+constexpr int VECTORS = 2;
+constexpr int SUMS = 12;
+#endif
+
+// Calls body<run>(first) for runs that cover `count`: as many of `longest` as there are, then shorter ones.
+template <int longest, class Body>
+__attribute__((always_inline)) inline void in_runs(int64_t count, Body body, int64_t first = 0) {
+    for (; count - first >= longest; first += longest) body.template operator()<longest>(first);
+    if constexpr (longest > 1) {
+        if (first < count) in_runs<longest / 2>(count, body, first);
+    }
+}
+
+// sums[c][i] = decay[i] * sums[c][i] + sum over j of keys[j][c] * tile[j][i], for I vectors of rows i.
+template <class T, int I, bool has_decay>
+inline void add_over_keys(T* sums, const T* decay, const T* keys, const T* tile, int64_t num_keys, int64_t size) {
+    in_runs<4>(size, [&]<int C>(int64_t c) __attribute__((always_inline)) {
+        Vector<T> sum[C][I] = {};
+        for (int64_t j = 0; j < num_keys; ++j) {
+            Vector<T> weights[I];
+            GRAPHMILL_UNROLL
+            for (int i = 0; i < I; ++i) weights[i] = pinned(load(tile + j * TILE_ROWS + i * WIDTH<T>));
+            GRAPHMILL_UNROLL
+            for (int r = 0; r < C; ++r) {
+                Vector<T> key = pinned(broadcast(keys[j * size + c + r]));
+                GRAPHMILL_UNROLL
+                for (int i = 0; i < I; ++i) sum[r][i] += weights[i] * key;
+            }
+        }
+        GRAPHMILL_UNROLL
+        for (int r = 0; r < C; ++r) {
+            GRAPHMILL_UNROLL
+            for (int i = 0; i < I; ++i) {
+                T* to = sums + (c + r) * TILE_ROWS + i * WIDTH<T>;
+                if constexpr (has_decay) {
+                    store(to, load(to) * load(decay + i * WIDTH<T>) + sum[r][i]);
+                } else {
+                    store(to, load(to) + sum[r][i]);
+                }
+            }
+        }
+    });
+}
+
+// sums[j][2c] += sum over i of pairs[j][i][0] * rows[i][2c], and likewise with 1: two products at once.
+// A row of `sums` and `rows` is `vectors` vectors long.
+template <class T>
+inline void add_over_rows(T* sums, const T* pairs, const T* rows, int64_t num_keys, int64_t num_rows, int64_t vectors) {
+    int64_t pitch = vectors * WIDTH<T>;
+    in_runs<2>(vectors, [&]<int C>(int64_t c) __attribute__((always_inline)) {
+        in_runs<SUMS / C>(num_keys, [&]<int J>(int64_t j) __attribute__((always_inline)) {
+            Vector<T> sum[J][C];
+            T* to = sums + j * pitch + c * WIDTH<T>;
+            GRAPHMILL_UNROLL
+            for (int r = 0; r < J; ++r) {
+                GRAPHMILL_UNROLL
+                for (int i = 0; i < C; ++i) sum[r][i] = load(to + r * pitch + i * WIDTH<T>);
+            }
+            for (int64_t row = 0; row < num_rows; ++row) {
+                Vector<T> numbers[C];
+                GRAPHMILL_UNROLL
+                for (int i = 0; i < C; ++i) numbers[i] = pinned(load(rows + row * pitch + (c + i) * WIDTH<T>));
+                GRAPHMILL_UNROLL
+                for (int r = 0; r < J; ++r) {
+                    Vector<T> pair = pinned(broadcast_pair(pairs + ((j + r) * TILE_ROWS + row) * 2));
+                    GRAPHMILL_UNROLL
+                    for (int i = 0; i < C; ++i) sum[r][i] += numbers[i] * pair;
+                }
+            }
+            GRAPHMILL_UNROLL
+            for (int r = 0; r < J; ++r) {
+                GRAPHMILL_UNROLL
+                for (int i = 0; i < C; ++i) store(to + r * pitch + i * WIDTH<T>, sum[r][i]);
+            }
+        });
+    });
+}
+
+}  // namespace graphmill::GRAPHMILL_ISA

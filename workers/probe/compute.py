@@ -1,0 +1,232 @@
+"""Times the units of a graph transformer at a few sizes: the samples behind the planner's time and memory curves.
+
+A rank holds some rows of every graph (``UnitSize``). The other rows are played by made-up shards of keys and values
+that lie here already, so a block computes all that it would compute in a ring and communicates nothing; links are
+measured apart (``collective``). Numbers are random, shapes are real.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from planner.profiles import ProbeRequest, UnitSample, UnitSize
+from workers.data.distances import distance_buckets
+from workers.data.graph import GraphDataset
+from workers.megagraph.train import build_optimizer
+from workers.models.graphormer import GraphBatch, Graphormer
+from workers.models.registry import build_model
+from workers.ops.row_layout import RowLayout, even_cut
+from workers.probe.memory import count_saved_bytes, measure_peak_bytes
+from workers.probe.ranks import Ranks, time_once_s
+from workers.probe.toy_graph import ring_graph
+from workers.spec import GraphormerSpec, TrainSpec
+
+# Runs of a size that are not timed: one for the peak, which also warms up, and half of one (forward) for saved bytes.
+_UNTIMED_RUNS = 1.5
+_REHEARSED_SIZE = UnitSize(num_rows=16, num_columns=32)
+
+
+def measure_units(
+    request: ProbeRequest, *, spec: TrainSpec, dataset: GraphDataset, ranks: Ranks
+) -> tuple[UnitSample, ...]:
+    """Embedding, block and head at the sizes and thread counts of ``request``, and the optimiser. Collective.
+
+    Sizes come in ascending order, and each tells what the next can take at most: what does not fit into the budget is
+    repeated less often, then shrunk, so that the largest size is as near to what plans need as time allows.
+    """
+    bench = _Bench(spec, num_features=dataset.num_features, num_classes=dataset.num_classes, ranks=ranks)
+    samples: list[UnitSample] = []
+    for num_threads in request.threads:
+        torch.set_num_threads(num_threads)
+        samples.append(bench.measure_optimizer(num_threads=num_threads, repeats=request.repeats))
+        samples += _measure_sizes(request, bench=bench, ranks=ranks, num_threads=num_threads)
+    return tuple(samples)
+
+
+def rehearse_units(spec: TrainSpec, *, ranks: Ranks) -> None:
+    """A toy model of the same family, once forward, backward and updated: everything that training uses, used once."""
+    hidden_size = 4 * spec.model.num_heads
+    toy = spec.model_copy(update={"model": spec.model.model_copy(update={"hidden_size": hidden_size, "num_layers": 1})})
+    graph = ring_graph()
+    distance_buckets(graph, rows=range(_REHEARSED_SIZE.num_rows), max_distance=spec.model.max_distance)
+    bench = _Bench(toy, num_features=graph.features.num_features, num_classes=2, ranks=ranks)
+    bench.measure(_REHEARSED_SIZE, num_threads=torch.get_num_threads(), repeats=1)
+    bench.measure_optimizer(num_threads=torch.get_num_threads(), repeats=1)
+    if ranks.group is not None:
+        ranks.group.allreduce([torch.ones(1024, device=ranks.device)]).wait()
+
+
+def _measure_sizes(request: ProbeRequest, *, bench: "_Bench", ranks: Ranks, num_threads: int) -> Iterator[UnitSample]:
+    deadline = time.perf_counter() + request.budget_s / len(request.threads)
+    before: tuple[UnitSize, float] | None = None
+    for asked in sorted(request.unit_sizes, key=lambda size: (size.num_pairs, size.num_graphs, size.num_rows)):
+        size, repeats = asked, request.repeats
+        if before is not None:
+            smaller, run_s = before
+            (late_s,) = ranks.largest([time.perf_counter() - deadline])  # the same decision on every rank
+            runs = -late_s / (run_s * growth(smaller, asked))
+            size, repeats = fit_size(asked, affordable_runs=runs, repeats=request.repeats)
+            if size.num_pairs < smaller.num_pairs:
+                continue
+        samples = bench.measure(size, num_threads=num_threads, repeats=repeats)
+        before = size, sum(sample.forward_s + sample.backward_s for sample in samples)
+        yield from samples
+
+
+def growth(before: UnitSize, size: UnitSize) -> float:
+    """How many times longer than at ``before`` a run at ``size`` can take: as its fastest growing term."""
+    graphs = size.num_graphs / before.num_graphs
+    rows = graphs * size.num_rows / before.num_rows
+    return max(graphs, rows, size.num_pairs / before.num_pairs)
+
+
+def fit_size(size: UnitSize, *, affordable_runs: float, repeats: int) -> tuple[UnitSize, int]:
+    """``size`` and the repeats that so many runs allow; where not even one is, fewer graphs or a smaller one."""
+    if affordable_runs >= _UNTIMED_RUNS + 1:
+        return size, min(repeats, int(affordable_runs - _UNTIMED_RUNS))
+    share = max(0.0, affordable_runs) / (_UNTIMED_RUNS + 1)
+    if size.num_graphs > 1:
+        return size.model_copy(update={"num_graphs": max(1, int(size.num_graphs * share))}), 1
+    rows, columns = (max(1, int(length * math.sqrt(share))) for length in (size.num_rows, size.num_columns))
+    return size.model_copy(update={"num_rows": rows, "num_columns": columns}), 1
+
+
+class StandInExchange:
+    """Plays the other ranks of a ring (see ``workers.ops.biased_attention.Exchange``) without any of them."""
+
+    def __init__(self, shards: Sequence[Tensor]) -> None:
+        self._shards = shards  # keys and values per shard [rows, 2, H, d_h]; that of the own shard is not used
+
+    def visit(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], None]) -> None:
+        """Every shard in turn."""
+        for shard, made_up in enumerate(self._shards):
+            visitor(shard, block if shard == layout.shard else made_up)
+
+    def visit_and_sum(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Every shard in turn; the gradient of the own block, added up as often as a ring would."""
+        total = torch.zeros_like(block)
+        for shard, made_up in enumerate(self._shards):
+            part = visitor(shard, block if shard == layout.shard else made_up)
+            if shard == layout.shard:
+                total += part
+            else:
+                part += part
+        return total
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """One unit with its input; ``owned`` are tensors that exist whether or not it runs."""
+
+    name: str
+    forward: Callable[[], Tensor]
+    owned: tuple[Tensor, ...]
+
+
+class _Bench:
+    """The real model with random inputs."""
+
+    def __init__(self, spec: TrainSpec, *, num_features: int, num_classes: int, ranks: Ranks) -> None:
+        assert isinstance(spec.model, GraphormerSpec), "measure_units takes graph transformers"
+        self._spec, self._training, self._ranks = spec.model, spec.training, ranks
+        self._num_features, self._num_classes = num_features, num_classes
+        self._options = {"dtype": getattr(torch, spec.training.dtype), "device": ranks.device}
+        model = build_model(spec.model, num_features=num_features, num_classes=num_classes)
+        assert isinstance(model, Graphormer)
+        self._model = model.to(**self._options).train()
+
+    def measure(self, size: UnitSize, *, num_threads: int, repeats: int) -> list[UnitSample]:
+        """One sample per unit at one size."""
+        return [self._measure(unit, size=size, num_threads=num_threads, repeats=repeats) for unit in self._units(size)]
+
+    def measure_optimizer(self, *, num_threads: int, repeats: int) -> UnitSample:
+        """One update of all parameters; it has no backward and no size."""
+        optimizer = build_optimizer(self._model, spec=self._training)
+        for parameter in self._model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        return UnitSample(
+            unit="optimizer",
+            num_rows=0,
+            num_columns=0,
+            num_threads=num_threads,
+            forward_s=self._ranks.time_s(optimizer.step, repeats=repeats),
+            backward_s=0.0,
+            saved_bytes=0,
+            peak_bytes=0,
+        )
+
+    def _measure(self, unit: _Unit, *, size: UnitSize, num_threads: int, repeats: int) -> UnitSample:
+        device = self._ranks.device
+        peak_bytes = measure_peak_bytes(lambda: _run_back(unit.forward()), device=device)  # warms up, too
+        saved_bytes = count_saved_bytes(unit.forward, owned=(*unit.owned, *self._model.parameters()))
+        seconds = [self._time(unit) for _ in range(repeats)]
+        forward_s, backward_s, peak, saved = self._ranks.largest(
+            [*(statistics.median(column) for column in zip(*seconds, strict=True)), peak_bytes, saved_bytes]
+        )
+        return UnitSample(
+            unit=unit.name,
+            num_graphs=size.num_graphs,
+            num_rows=size.num_rows,
+            num_columns=size.num_columns if unit.name == "block" else 0,
+            num_threads=num_threads,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            saved_bytes=round(saved),
+            peak_bytes=round(max(peak, saved)),
+        )
+
+    def _time(self, unit: _Unit) -> tuple[float, float]:
+        """Seconds of one forward and of the backward behind it."""
+        outputs: list[Tensor] = []
+        self._ranks.barrier()
+        forward_s = time_once_s(lambda: outputs.append(unit.forward()), device=self._ranks.device)
+        return forward_s, time_once_s(lambda: _run_back(outputs.pop()), device=self._ranks.device)
+
+    def _units(self, size: UnitSize) -> Iterator[_Unit]:
+        """The units one after the other, so that only one of them holds its inputs."""
+        model, batch = self._model, self._batch(size)
+        held = (batch.x, batch.degree, batch.node_ids, *batch.buckets)
+        yield _Unit("embedding", lambda: model.embedding(batch), owned=held)
+        hidden = torch.randn(len(batch.x), self._spec.hidden_size, requires_grad=True, **self._options)
+        y = torch.randint(self._num_classes, (len(batch.x),), device=self._ranks.device)
+        yield _Unit("head", lambda: cross_entropy(model.head(hidden), y), owned=(*held, y))
+        block, table = model.blocks[0], model.embedding.distance_table
+        block.attention.exchange = StandInExchange(self._made_up_shards(batch.layout))
+        yield _Unit("block", lambda: block(hidden, table=table, batch=batch), owned=held)
+
+    def _batch(self, size: UnitSize) -> GraphBatch:
+        device = self._ranks.device
+        rows = size.num_graphs * size.num_rows
+        shape = (size.num_rows, size.num_columns)
+        num_buckets = self._spec.max_distance + 2
+        return GraphBatch(
+            x=torch.rand(rows, self._num_features, **self._options),
+            degree=torch.randint(8, (rows,), device=device),
+            node_ids=torch.arange(rows, device=device),
+            buckets=tuple(
+                torch.randint(num_buckets, shape, dtype=torch.uint8, device=device) for _ in range(size.num_graphs)
+            ),
+            layout=RowLayout(sizes=tuple((part,) * size.num_graphs for part in shard_sizes(*shape))),
+        )
+
+    def _made_up_shards(self, layout: RowLayout) -> list[Tensor]:
+        head_size = self._spec.hidden_size // self._spec.num_heads
+        shape = (2, self._spec.num_heads, head_size)
+        return [torch.randn(layout.num_rows(shard), *shape, **self._options) for shard in range(layout.num_shards)]
+
+
+def shard_sizes(rows: int, columns: int) -> tuple[int, ...]:
+    """``rows`` here, and what is left of ``columns`` cut into shards of about that size."""
+    others = columns - rows
+    return (rows, *even_cut(others, max(1, round(others / rows)))) if others > 0 else (rows,)
+
+
+def _run_back(output: Tensor) -> None:
+    output.backward(torch.ones_like(output))

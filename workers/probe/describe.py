@@ -1,0 +1,97 @@
+"""What a job looks like to the planner, and what its profile is valid for. No tensor library is imported here."""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+import numpy as np
+
+from planner.profiles import JobShape, ProfileKey, SampledShape, TransformerShape
+from workers.data.graph import TRAIN, Graph, GraphDataset
+from workers.errors import DatasetInvalidError
+from workers.spec import GraphormerSpec, SampledGNNSpec, TrainSpec
+
+_SOFTWARE = ("graphmill", "numba", "numpy", "torch", "torch-geometric")
+
+
+def describe_job(spec: TrainSpec, dataset: GraphDataset) -> JobShape:
+    """The shape of training ``spec`` on ``dataset``: sizes only.
+
+    Raises ``DatasetInvalidError`` when a sampled GNN is to train on many graphs.
+    """
+    if isinstance(spec.model, GraphormerSpec):
+        return _describe_transformer(spec, spec.model, dataset)
+    return _describe_sampled(spec, spec.model, dataset)
+
+
+def profile_key(
+    shape: JobShape, *, num_ranks: int, device_name: str, device_kind: Literal["cpu", "cuda"] = "cpu"
+) -> ProfileKey:
+    """What a profile of ``shape`` is valid for, with the software of this process.
+
+    ``device_name`` names the processors (or GPUs) of the nodes on which the ranks may run.
+    """
+    software = (("python", platform.python_version()), *((name, _version(name)) for name in _SOFTWARE))
+    return ProfileKey(
+        shape=shape, device_name=device_name, device_kind=device_kind, num_ranks=num_ranks, software=software
+    )
+
+
+def _describe_transformer(spec: TrainSpec, model: GraphormerSpec, dataset: GraphDataset) -> TransformerShape:
+    sizes = tuple(graph.num_nodes for graph in dataset.graphs if _is_trained(graph))
+    return TransformerShape(
+        model=model.name,
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_heads=model.num_heads,
+        num_features=dataset.num_features,
+        num_classes=dataset.num_classes,
+        num_buckets=model.max_distance + 2,
+        ffn_ratio=model.ffn_ratio,
+        graph_sizes=sizes,
+        other_graph_sizes=tuple(graph.num_nodes for graph in dataset.graphs if not _is_trained(graph)),
+        graphs_per_step=min(spec.training.batch_size, len(sizes)),
+        uses_dropout=model.dropout > 0 or model.input_dropout > 0,
+        dtype=spec.training.dtype,
+    )
+
+
+def _describe_sampled(spec: TrainSpec, model: SampledGNNSpec, dataset: GraphDataset) -> SampledShape:
+    if len(dataset.graphs) != 1:
+        raise DatasetInvalidError(
+            f"a sampled GNN trains on one graph, and {dataset.name} has {len(dataset.graphs)}; choose a data set of one"
+            " graph, or kind megagraph"
+        )
+    graph = dataset.graphs[0]
+    return SampledShape(
+        model=model.name,
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_features=dataset.num_features,
+        num_classes=dataset.num_classes,
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        num_train=int(np.count_nonzero(graph.split == TRAIN)),
+        batch_size=spec.training.batch_size,
+        fanouts=model.fanouts,
+        graph_bytes=graph_bytes(graph),
+        uses_dropout=model.dropout > 0,
+        dtype=spec.training.dtype,
+    )
+
+
+def graph_bytes(graph: Graph) -> int:
+    """Bytes of everything that is stored of ``graph``."""
+    arrays = (graph.indptr, graph.indices, graph.y, graph.split, *graph.features.arrays().values())
+    return sum(array.nbytes for array in arrays)
+
+
+def _is_trained(graph: Graph) -> bool:
+    return bool((graph.split == TRAIN).any())
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"

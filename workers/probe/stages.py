@@ -1,0 +1,174 @@
+"""Times the stages of the sampled pipeline on the real graph and model: the samples behind the planner's rates.
+
+A mini-batch goes through the very workers and the very step that training uses, one after the other, on all replicas
+together; so sampled sizes, page faults and waiting for the slower replica are in the numbers.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from planner.profiles import ProbeRequest, StageSample
+from workers.data.graph import TRAIN, GraphDataset
+from workers.models.registry import build_model
+from workers.mqgnn.engine import ReplicaStep, build_optimizer
+from workers.mqgnn.exchange import AllReduce, Communicator
+from workers.mqgnn.minibatch import BatchTask
+from workers.mqgnn.preparation import build_stages
+from workers.mqgnn.seed_order import SeedOrder
+from workers.probe.memory import measure_peak_bytes
+from workers.probe.ranks import Ranks, time_once_s
+from workers.probe.toy_graph import ring_graph
+from workers.spec import TrainSpec
+
+_WARM_UPS = 2
+_FEWEST, _MOST = 3, 40  # measured mini-batches; the budget decides in between
+_PEAKS = 2
+
+
+def measure_stages(
+    request: ProbeRequest, *, spec: TrainSpec, dataset: GraphDataset, ranks: Ranks
+) -> tuple[StageSample, ...]:
+    """Every stage at every batch size (seeds of one replica) and thread count of ``request``. Collective.
+
+    Only compute is measured on several thread counts: the other stages run on one.
+    """
+    budget_s = request.budget_s / (len(request.threads) * len(request.stage_batch_sizes))
+    samples: list[StageSample] = []
+    for batch_size in request.stage_batch_sizes:
+        replica = _Replica(spec, dataset, ranks=ranks, batch_size=batch_size)
+        for num_threads in request.threads:
+            torch.set_num_threads(num_threads)
+            found = replica.measure(num_threads=num_threads, budget_s=budget_s)
+            samples += [sample for sample in found if sample.stage == "compute" or num_threads == request.threads[0]]
+    return tuple(samples)
+
+
+def rehearse_stages(spec: TrainSpec, *, ranks: Ranks) -> None:
+    """One step of a toy model on a toy graph: everything that training uses, used once. Collective."""
+    toy = spec.model_copy(update={"model": spec.model.model_copy(update={"hidden_size": 8})})
+    graph = ring_graph()
+    num_features = graph.features.num_features
+    dataset = GraphDataset(name="ring", graphs=(graph,), num_features=num_features, num_classes=2, fingerprint="ring")
+    _Replica(toy, dataset, ranks=ranks, batch_size=16).run_once()
+
+
+@dataclass
+class _Observed:
+    """What was seen of one stage, mini-batch by mini-batch."""
+
+    seconds: list[float] = field(default_factory=list)
+    num_bytes: list[int] = field(default_factory=list)
+    peak_bytes: list[int] = field(default_factory=list)
+
+
+class _Replica:
+    """The replica of this rank at one batch size."""
+
+    def __init__(self, spec: TrainSpec, dataset: GraphDataset, *, ranks: Ranks, batch_size: int) -> None:
+        graph, training = dataset.graphs[0], spec.training
+        dtype = getattr(torch, training.dtype)
+        model = build_model(spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
+        model = model.to(ranks.device, dtype)
+        self._ranks, self._batch_size = ranks, batch_size
+        self._parameter_bytes = parameter_bytes(model)
+        self._step = ReplicaStep(
+            model,
+            optimizer=build_optimizer(model, learning_rate=training.learning_rate, weight_decay=training.weight_decay),
+            exchange=AllReduce(model, communicator=Communicator(ranks.group)),
+            seed=training.seed,
+            rank=ranks.rank,
+        )
+        order = SeedOrder(
+            train_nodes=(graph.split == TRAIN).nonzero()[0],
+            batch_size=batch_size * ranks.world_size,
+            seed=training.seed,
+            world_size=ranks.world_size,
+        )
+        stages = build_stages(
+            graph, order=order, fanouts=spec.model.fanouts, rank=ranks.rank, device=ranks.device, dtype=dtype
+        )
+        self._workers = {stage.name: stage.make_worker() for stage in stages}
+        self._tasks = _full_batches(order)
+
+    def measure(self, *, num_threads: int, budget_s: float) -> list[StageSample]:
+        """One sample per stage, from as many mini-batches as fit into ``budget_s``. Collective."""
+        for _ in range(_WARM_UPS):
+            warm: dict[str, _Observed] = {}
+            self._run(warm, _timed)
+        (step_s,) = self._ranks.largest([sum(stage.seconds[0] for stage in warm.values())])
+        seen: dict[str, _Observed] = {}
+        for _ in range(int(np.clip(budget_s / max(step_s, 1e-6), _FEWEST, _MOST))):
+            self._run(seen, _timed)
+        for _ in range(_PEAKS):
+            self._run(seen, _weighed)
+        update, exchange = seen.pop("update"), seen["exchange"]
+        seen["compute"].seconds = [sum(pair) for pair in zip(seen["compute"].seconds, update.seconds, strict=True)]
+        exchange.num_bytes.append(self._parameter_bytes)
+        if self._ranks.group is None:
+            del seen["exchange"]
+        return [self._sample(name, stage, num_threads) for name, stage in seen.items()]
+
+    def run_once(self) -> None:
+        """One step that nobody watches."""
+        self._run({}, _timed)
+
+    def _run(self, seen: dict[str, _Observed], watch: "_Watch") -> None:
+        """One step, every stage watched by itself."""
+        device, item = self._ranks.device, next(self._tasks)
+        for name, worker in self._workers.items():
+            item = watch(lambda work=worker, given=item: work(given), seen.setdefault(name, _Observed()), device)
+            seen[name].num_bytes.append(item.nbytes)
+        loss = watch(lambda: self._step.compute(item), seen.setdefault("compute", _Observed()), device)
+        watch(lambda: self._step.exchange(loss), seen.setdefault("exchange", _Observed()), device)
+        watch(self._step.update, seen.setdefault("update", _Observed()), device)
+
+    def _sample(self, name: str, stage: _Observed, num_threads: int) -> StageSample:
+        """The mean of all replicas' seconds (together they wait for the slower), the largest of all else."""
+        (mean_s,) = self._ranks.mean([float(np.mean(stage.seconds))])
+        p95_s, num_bytes, peak_bytes = self._ranks.largest(
+            [float(np.percentile(stage.seconds, 95)), float(np.mean(stage.num_bytes or [0])), max(stage.peak_bytes)]
+        )
+        return StageSample(
+            stage=name,
+            num_threads=num_threads if name == "compute" else 1,
+            batch_size=self._batch_size,
+            seconds=mean_s,
+            p95_s=p95_s,
+            num_bytes=round(num_bytes),
+            peak_bytes=round(peak_bytes),
+        )
+
+
+def parameter_bytes(model: nn.Module) -> int:
+    """Bytes of all parameters."""
+    return sum(parameter.nbytes for parameter in model.parameters())
+
+
+_Watch = Callable[[Callable[[], Any], _Observed, torch.device], Any]
+
+
+def _timed(work: Callable[[], Any], seen: _Observed, device: torch.device) -> Any:
+    result = []
+    seen.seconds.append(time_once_s(lambda: result.append(work()), device=device))
+    return result[0]
+
+
+def _weighed(work: Callable[[], Any], seen: _Observed, device: torch.device) -> Any:
+    result = []
+    seen.peak_bytes.append(measure_peak_bytes(lambda: result.append(work()), device=device))
+    return result[0]
+
+
+def _full_batches(order: SeedOrder) -> Iterator[BatchTask]:
+    """Tasks with a full share for every replica, epoch after epoch."""
+    full = max(1, len(order.train_nodes) // order.batch_size)
+    epoch = 0
+    while True:
+        epoch += 1
+        for batch in range(full):
+            yield BatchTask(epoch=epoch, batch=batch)

@@ -1,0 +1,21 @@
+"""The one door to both runtimes: a plan's kind decides which of them trains.
+
+Comes in: a ``RankRun`` (spec, plan, rank, data, where to write, how to report). Goes out: the figures of the run, equal
+on all ranks. Knows nothing of Ray: a rank started by ``torchrun`` or by a test goes through the same door.
+"""
+
+import torch
+
+from workers.training.run import RankRun
+
+
+def run_rank(run: RankRun) -> dict[str, float]:
+    """Train as ``run.plan`` says, on this rank. Collective. Raises the errors of ``workers.errors``."""
+    torch.set_num_threads(run.plan.num_threads)
+    if run.plan.kind == "megagraph":
+        from workers.megagraph.train import train as train_megagraph
+
+        return train_megagraph(run)
+    from workers.mqgnn.train import train as train_mqgnn
+
+    return train_mqgnn(run)
