@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -164,11 +164,20 @@ def _client(*, patient: bool = False) -> GraphmillClient:
 def _read_spec(path: Path) -> object:
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text()
-        return json.loads(json.dumps(yaml.safe_load(text), default=str))  # YAML has dates, JSON has their text
+        document = json.loads(json.dumps(yaml.safe_load(text), default=str))  # YAML has dates, JSON has their text
     except (OSError, UnicodeDecodeError) as error:
         raise SpecFileError(f"cannot read the spec: {error}") from error
     except yaml.YAMLError as error:
         raise SpecFileError(f"{path} is not YAML: {error}") from error
+    return _with_absolute_data(document, folder=Path.cwd() if str(path) == "-" else path.parent.absolute())
+
+
+def _with_absolute_data(document: Any, *, folder: Path) -> Any:
+    """The user's own files are named relative to the spec; the cluster's nodes stand elsewhere."""
+    dataset = document.get("dataset") if isinstance(document, dict) else None
+    if not isinstance(dataset, dict) or not isinstance(dataset.get("path"), str):
+        return document
+    return {**document, "dataset": {**dataset, "path": str((folder / Path(dataset["path"]).expanduser()).resolve())}}
 
 
 def _resolve(client: GraphmillClient, job_id: str) -> str:

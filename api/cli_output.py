@@ -237,12 +237,13 @@ def _dataset_name(job: JobView) -> str:
 
 
 def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    gives_way = bool(_CUT.intersection(headings))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=gives_way)
     for heading in headings:
-        if heading in _WHOLE:
-            table.add_column(heading, no_wrap=True)
+        if heading in _CUT:
+            table.add_column(heading, ratio=1, no_wrap=True, overflow="ellipsis")
         else:
-            table.add_column(heading, no_wrap=heading in _CUT, overflow="ellipsis" if heading in _CUT else "fold")
+            table.add_column(heading, no_wrap=heading in _WHOLE, overflow="fold")
     return table
 
 

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from api.schemas.problems import PROBLEM_MEDIA_TYPE, FaultView, Problem
 from planner.errors import GraphmillError
@@ -95,6 +96,7 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_bad_parameters)
     app.add_exception_handler(SQLAlchemyError, _on_database_error)
+    app.add_exception_handler(ClientDisconnect, _on_hang_up)
     app.add_exception_handler(Exception, _on_unknown_error)
 
 
@@ -166,6 +168,11 @@ async def _on_database_error(request: Request, error: Exception) -> Response:
 async def _on_unknown_error(request: Request, error: Exception) -> Response:
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return problem_response(request, "internal_error", "this is a fault of the service; its log has the details")
+
+
+async def _on_hang_up(_request: Request, _error: Exception) -> Response:
+    """The client left before its request was whole: nothing was done, and nobody reads this."""
+    return Response(status_code=400)
 
 
 def _parameter_fault(item: dict[str, Any]) -> FaultView:

@@ -33,6 +33,7 @@ from service.settings import Settings, check_serving, load_settings
 from service.store.engine import open_store
 from service.store.job_store import JobStore
 
+_BACKLOG = 1024
 _SHUTDOWN_S = 5  # open streams end by themselves well before
 
 
@@ -92,12 +93,13 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def _listening(settings: Settings) -> Iterator[socket.socket]:
-    """Take the port first: a taken one is told before a cluster is started."""
+    """Take the port first: a taken one is told before a cluster is started. Early requests wait until we serve."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((settings.host, settings.port))
+            listener.listen(_BACKLOG)
         except OSError as error:
             raise AlreadyServingError(
                 f"cannot listen on {settings.host}:{settings.port} ({error}); set GRAPHMILL_PORT to a free port, or to"
@@ -116,7 +118,8 @@ def _cluster(settings: Settings) -> Iterator[ClusterClient]:
     try:
         yield RayCluster(info.dashboard_url, token=info.token())
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half a cluster behind
+        for again in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half a cluster behind
+            signal.signal(again, signal.SIG_IGN)
         stop_cluster(settings)
 
 

@@ -12,10 +12,8 @@ def explain_choice(choice: str, *, num_candidates: int, num_fitting: int) -> str
     """Which candidate won, and among how many."""
     if num_candidates == 1:
         return f"Chosen: {choice}; nothing else was possible."
-    return (
-        f"Chosen: {choice}; it is the fastest of {num_candidates} candidates, of which {num_fitting} fit into the"
-        " memory of a rank."
-    )
+    fitting = "all of which fit" if num_fitting == num_candidates else f"of which {num_fitting} fit"
+    return f"Chosen: {choice}; it is the fastest of {num_candidates} candidates, {fitting} into the memory of a rank."
 
 
 def explain_memory(limit_bytes: int | None) -> str:
@@ -27,10 +25,13 @@ def explain_memory(limit_bytes: int | None) -> str:
 
 def explain_threads(num_threads: int, *, num_cores: float, tried: Sequence[int]) -> str:
     """Why this number of intra-op threads."""
-    cores = f"{num_cores:.3g} physical core{'s' if num_cores > 1 else ''}"
+    threads = _count(num_threads, "thread")
+    if num_cores < 1:
+        return f"{1 / num_cores:.3g} ranks share a physical core, so each computes on {threads}."
+    cores = f"{num_cores:.3g} physical {'core' if num_cores == 1 else 'cores'}"
     if len(tried) > 1:
-        return f"{num_threads} of {sorted(tried)} threads was the fastest in the probe; a rank has {cores}."
-    return f"A rank has {cores} for itself at most, so it computes on {num_threads} thread{'s'[: num_threads > 1]}."
+        return f"A rank has {cores} to itself; of {sorted(tried)} threads, {num_threads} was the fastest in the probe."
+    return f"A rank has {cores} to itself, so it computes on {threads}."
 
 
 def explain_ring(*, forward_bytes: float, backward_bytes: float, cp_degree: int) -> str:

@@ -1,8 +1,8 @@
 """Samples → curves: what a unit costs at any size, and what a link costs at any payload.
 
 In comes a ``Profile``, out goes a ``FittedProfile``. Every curve has non-negative coefficients (more work never costs
-less), minimises the *relative* error (small sizes count as much as large ones), and remembers its worst error and the
-largest sizes that it was fitted on, so that a prediction beyond them can be flagged.
+less), minimises the *relative* error (small sizes count as much as large ones), and remembers its worst error and what
+it was fitted to, so that a prediction beyond that can be flagged.
 """
 
 from collections import defaultdict
@@ -20,16 +20,19 @@ _SMALLEST = 1e-12  # seconds or bytes: nothing that was measured lies below
 
 @dataclass(frozen=True)
 class Work:
-    """What a unit runs on, in total: graphs, their query rows here, and the (row, column) pairs that these meet."""
+    """What a unit runs on, in total: query rows here, the (row, column) pairs that they meet, and in how many visits.
 
-    num_graphs: float
+    A visit is the rows of one graph meeting the keys of one shard: graphs times shards of them.
+    """
+
+    num_visits: float
     num_rows: float
     num_pairs: float
 
     @property
     def terms(self) -> tuple[float, float, float, float]:
         """What the coefficients of a curve are multiplied with."""
-        return 1.0, self.num_graphs, self.num_rows, self.num_pairs
+        return 1.0, self.num_visits, self.num_rows, self.num_pairs
 
     def holds(self, other: "Work") -> bool:
         """Whether ``other`` is no larger in any respect."""
@@ -38,21 +41,23 @@ class Work:
 
 @dataclass(frozen=True)
 class Curve:
-    """``constant + per_graph * graphs + per_row * rows + per_pair * pairs``, in seconds or bytes.
+    """``constant + per_visit * visits + per_row * rows + per_pair * pairs``, in seconds or bytes.
 
-    ``worst_error`` is the largest |fitted − measured| / measured, ``points`` are what it was fitted to.
+    ``worst_error`` is the largest |fitted − measured| / measured, ``points`` are what it was fitted to; they did not
+    tell all terms apart if not ``is_determined``.
     """
 
     constant: float
-    per_graph: float
+    per_visit: float
     per_row: float
     per_pair: float
     worst_error: float
     points: tuple[tuple[Work, float], ...]
+    is_determined: bool = True
 
     def at(self, work: Work) -> float:
         """The value for ``work``."""
-        coefficients = (self.constant, self.per_graph, self.per_row, self.per_pair)
+        coefficients = (self.constant, self.per_visit, self.per_row, self.per_pair)
         return sum(factor * term for factor, term in zip(coefficients, work.terms, strict=True))
 
     def bound_at(self, work: Work) -> float:
@@ -61,9 +66,12 @@ class Curve:
         A point that is at least as large in every respect bounds what is smaller. Beyond the points no term can have
         grown faster than the fastest, so all of the value is taken to.
         """
-        if self.covers(work):
-            return min([self.at(work), *(value for point, value in self.points if point.holds(work))])
-        return max(self.at(work), self._beyond(work) * self.at(self._largest))
+        beyond = max(1.0, self._beyond(work))
+        inside = Work(
+            *(min(term / beyond, most) for term, most in zip(work.terms[1:], self._largest.terms[1:], strict=True))
+        )
+        larger = [value for point, value in self.points if point.holds(inside)]
+        return beyond * min([*larger, self.at(inside)] if self.is_determined or not larger else larger)
 
     def covers(self, work: Work) -> bool:
         """Whether ``work`` lies within what was measured; beyond it the curve is a guess."""
@@ -71,7 +79,7 @@ class Curve:
 
     @property
     def _largest(self) -> Work:
-        """The most graphs, rows and pairs of any point."""
+        """The most visits, rows and pairs of any point."""
         works = [work for work, _ in self.points]
         return Work(*(max(column) for column in zip(*(work.terms[1:] for work in works), strict=True)))
 
@@ -83,11 +91,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Link:
-    """The α-β line of one operation among ``world_size`` ranks: ``alpha_s + beta_s_per_byte * bytes``."""
+    """The α-β line of one operation among the ranks of the profile: ``alpha_s + beta_s_per_byte * bytes``."""
 
     alpha_s: float
     beta_s_per_byte: float
-    world_size: int
     worst_error: float = 0.0
     largest_bytes: int = 0
 
@@ -183,7 +190,7 @@ def fit_unit(samples: Sequence[UnitSample]) -> UnitCurves:
 def work_of(sample: UnitSample) -> Work:
     """The totals of a sample, whose rows and columns are per graph."""
     rows = sample.num_graphs * sample.num_rows
-    return Work(num_graphs=sample.num_graphs, num_rows=rows, num_pairs=rows * sample.num_columns)
+    return Work(num_visits=sample.num_graphs * sample.num_shards, num_rows=rows, num_pairs=rows * sample.num_columns)
 
 
 def fit_curve(points: Sequence[tuple[Work, float]]) -> Curve:
@@ -194,45 +201,47 @@ def fit_curve(points: Sequence[tuple[Work, float]]) -> Curve:
     """
     terms = np.array([work.terms for work, _ in points], dtype=np.float64)
     values = np.array([value for _, value in points], dtype=np.float64)
-    used = _distinguishable(terms)
+    growing = _growing(terms)
+    used = _distinguishable(terms, growing)
     solution, errors = _fit(terms[:, used], values)
     coefficients = np.zeros(4)
     coefficients[used] = solution
-    constant, per_graph, per_row, per_pair = coefficients.tolist()
+    constant, per_visit, per_row, per_pair = coefficients.tolist()
     return Curve(
         constant=constant,
-        per_graph=per_graph,
+        per_visit=per_visit,
         per_row=per_row,
         per_pair=per_pair,
         worst_error=float(errors.max()),
         points=tuple(points),
+        is_determined=len(used) == len(growing),
     )
 
 
-def _distinguishable(terms: np.ndarray) -> list[int]:
-    """Columns that are linearly independent, the last ones preferred; columns of zeros are left out.
+def _growing(terms: np.ndarray) -> list[int]:
+    """Columns that a curve can have, the most telling last. Visits that never change are part of the constant."""
+    varies = len(set(terms[:, 1])) > 1
+    return [0, *(column for column in (1, 2, 3) if terms[:, column].any() and (column > 1 or varies))]
 
-    Where the number of graphs never changes, the constant stands for both.
-    """
-    order = [3, 2, 1, 0] if len(set(terms[:, 1])) > 1 else [3, 2, 0]
+
+def _distinguishable(terms: np.ndarray, growing: Sequence[int]) -> list[int]:
+    """Those of the ``growing`` columns that are linearly independent, the last ones preferred."""
     used: list[int] = []
-    for column in order:
+    for column in reversed(growing):
         chosen = terms[:, [*used, column]]
-        scale = np.abs(chosen).max(axis=0)
-        if scale.all() and np.linalg.matrix_rank(chosen / scale) == len(used) + 1:
+        if np.linalg.matrix_rank(chosen / np.abs(chosen).max(axis=0)) == len(used) + 1:
             used.append(column)
     return sorted(used)
 
 
 def fit_link(samples: Sequence[LinkSample]) -> Link:
-    """The α-β line (Hockney 1994) through the samples of one operation among one number of ranks."""
+    """The α-β line (Hockney, Parallel Computing 20, 1994) through the samples of one operation."""
     sizes = np.array([sample.num_bytes for sample in samples], dtype=np.float64)
     seconds = np.array([sample.seconds for sample in samples], dtype=np.float64)
     coefficients, errors = _fit(np.stack([np.ones_like(sizes), sizes], axis=1), seconds)
     return Link(
         alpha_s=float(coefficients[0]),
         beta_s_per_byte=float(coefficients[1]),
-        world_size=samples[0].world_size,
         worst_error=float(errors.max()),
         largest_bytes=int(sizes.max()),
     )
@@ -256,7 +265,7 @@ def _scale(curve: Curve, factor: float) -> Curve:
     return replace(
         curve,
         constant=curve.constant * factor,
-        per_graph=curve.per_graph * factor,
+        per_visit=curve.per_visit * factor,
         per_row=curve.per_row * factor,
         per_pair=curve.per_pair * factor,
     )

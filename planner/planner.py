@@ -88,7 +88,7 @@ def _unit_size(num_nodes: int, *, cp_degree: int) -> UnitSize:
     """A rank's part of a graph of ``num_nodes`` nodes, of a smaller one where that would take too long to measure."""
     shrink = min(1.0, (_PROBE_MAX_PAIRS * cp_degree) ** 0.5 / max(1, num_nodes))
     columns = max(cp_degree, int(num_nodes * shrink))
-    return UnitSize(num_rows=-(-columns // cp_degree), num_columns=columns)
+    return UnitSize(num_rows=-(-columns // cp_degree), num_columns=columns, num_shards=cp_degree)
 
 
 def _link_bytes(shape: TransformerShape, *, cp_degree: int) -> tuple[int, ...]:

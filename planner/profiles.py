@@ -75,8 +75,9 @@ class ProfileKey(Frozen):
 
 
 class UnitSample(Frozen):
-    """One unit of a transformer on ``num_graphs`` graphs, each with ``num_rows`` query rows and ``num_columns`` keys.
+    """One unit of a transformer on ``num_graphs`` graphs of ``num_columns`` nodes in ``num_shards`` shards.
 
+    ``num_rows`` of each graph are the query rows, ``num_columns`` the keys (0 for units that mix no rows).
     ``saved_bytes`` stay alive between forward and backward, ``peak_bytes`` is the highest point above the start.
     """
 
@@ -85,6 +86,7 @@ class UnitSample(Frozen):
     num_columns: int
     num_threads: int
     num_graphs: int = 1
+    num_shards: int = 1
     forward_s: float
     backward_s: float
     saved_bytes: int
@@ -130,11 +132,15 @@ class Profile(Frozen):
 
 
 class UnitSize(Frozen):
-    """A size to measure units at: ``num_graphs`` graphs of ``num_columns`` nodes, ``num_rows`` of each on this rank."""
+    """A size to measure units at: ``num_graphs`` graphs of ``num_columns`` nodes in ``num_shards`` shards.
+
+    ``num_rows`` of each graph are on this rank, the first shard.
+    """
 
     num_rows: int
     num_columns: int
     num_graphs: int = 1
+    num_shards: int = 1
 
     @property
     def num_pairs(self) -> int:

@@ -19,7 +19,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from planner.cluster import ClusterSpec
 from planner.plan import MegaGraphPlan, MQGNNPlan
-from planner.planner import probes_for
 from planner.profiles import JobShape, ProbeRequest, Profile, ProfileKey
 from service.driver_watch import DriverWatch, StopOrder, StopOrderedError, sigint_raises
 from service.failures import explain
@@ -228,6 +227,8 @@ class _Run:
             self._tell("profile", text=f"profile {key.fingerprint} is known", fingerprint=key.fingerprint, cached=True)
             return profile
         self._tell("profile", text=f"measuring on {key.num_ranks} rank(s)", fingerprint=key.fingerprint, cached=False)
+        from planner.planner import probes_for  # brings scipy along, which a job with a known profile never needs
+
         request = probes_for(shape, key=key, cluster=cluster)
         profile = self._engine.measure(request, spec=self.job.spec, data=self._data)
         self._store.save_profile(profile)

@@ -20,12 +20,6 @@ from service.store.records import JobRecord, MetricPoint
 from service.validation import parse_spec
 
 
-class QueueFullError(GraphmillError):
-    """More jobs wait than this service keeps; try again later."""
-
-    code = "queue_full"
-
-
 class NotPlannedError(GraphmillError):
     """The job has no plan yet, or ended before it was planned."""
 
@@ -54,13 +48,8 @@ class Jobs:
         Raises ``SpecInvalidError``, ``QueueFullError``, ``IdempotencyConflictError``.
         """
         spec: JobSpec = parse_spec(document)
-        waiting = self.store.count_pending()
-        if waiting >= self.settings.max_pending_jobs:
-            raise QueueFullError(
-                f"{waiting} jobs wait already, the limit is {self.settings.max_pending_jobs}; try again later",
-                waiting=waiting,
-            )
-        record, created = self.store.create_job(spec, idempotency_key=idempotency_key)
+        limit = self.settings.max_pending_jobs
+        record, created = self.store.create_job(spec, idempotency_key=idempotency_key, max_pending=limit)
         self._wake()
         return record, created
 
@@ -88,7 +77,7 @@ class Jobs:
 
 
 def measure(points: Iterable[MetricPoint]) -> Measured:
-    """Sum up reported step times and memory. The first report holds the warm-up: it counts only if it is the only one."""
+    """Sum up reported times and memory. The first report holds the warm-up: it counts only if it is the only one."""
     slowest: defaultdict[int, float] = defaultdict(float)
     memory: defaultdict[int, int] = defaultdict(int)
     for point in points:

@@ -123,7 +123,7 @@ def _storage_folder(storage: str) -> Path:
         return Path(unquote(parts.path))
     if "://" in storage:
         raise ValueError(
-            "checkpoints are committed by renaming a folder, so the storage must be a shared file system: give a path"
-            f" or a file:/// URI, found {storage!r}; mount the bucket and give its path"
+            "logs and artifacts are read as files, so the storage must be a file system shared by API and cluster:"
+            f" give a path or a file:/// URI, found {storage!r}; mount the bucket and give its path"
         )
     return Path(storage).expanduser().absolute()

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from pathlib import PurePosixPath
 from typing import Any
 
 from pydantic import ValidationError
@@ -101,6 +102,9 @@ def _check_dataset(dataset: Mapping[str, Any]) -> Iterator[Fault]:
     if name is None and path is None:
         fix = f"give the path of your own files, or a name; {known}"
         yield Fault(pointer="/dataset", detail="names neither a data set nor a path", fix=fix)
+    if isinstance(path, str) and not PurePosixPath(path).is_absolute():
+        fix = "give the absolute path, as the cluster's nodes see it (`graphmill submit` makes it absolute by itself)"
+        yield Fault(pointer="/dataset/path", detail=f"{show(path)} is a relative path", fix=fix)
     if isinstance(name, str) and name not in NAMED_DATASETS:
         fix = f"{closest(name, NAMED_DATASETS)}{known}"
         yield Fault(pointer="/dataset/name", detail=f"unknown data set {show(name)}", fix=fix)

@@ -46,11 +46,11 @@ class GraphormerSpec(Frozen):
     name: Literal["graphormer"] = "graphormer"
     num_layers: int = Field(default=2, ge=1, le=64)
     hidden_size: int = Field(default=64, ge=4, le=8192)
-    num_heads: int = Field(default=4, ge=1, le=128)
-    max_distance: int = Field(default=4, ge=1, le=250, description="farther pairs share the far bucket")
+    num_heads: int = Field(default=2, ge=1, le=128)
+    max_distance: int = Field(default=2, ge=1, le=250, description="farther pairs share the far bucket")
     ffn_ratio: float = Field(default=1.0, gt=0, le=8)
     dropout: float = Field(default=0.5, ge=0, lt=1)
-    input_dropout: float = Field(default=0.5, ge=0, lt=1)
+    input_dropout: float = Field(default=0.7, ge=0, lt=1)
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "GraphormerSpec":

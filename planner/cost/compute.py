@@ -12,7 +12,7 @@ def mean_work(graph_sizes: Sequence[int], *, num_graphs: float, cp_degree: int) 
     nodes = np.asarray(graph_sizes, dtype=np.float64)
     rows = np.ceil(nodes / cp_degree)
     return Work(
-        num_graphs=num_graphs,
+        num_visits=num_graphs * cp_degree,
         num_rows=num_graphs * float(rows.mean()),
         num_pairs=num_graphs * float((rows * nodes).mean()),
     )
@@ -43,7 +43,11 @@ def largest_work(
     rows = min(float(step.sum()), pairs / fewest) if pairs < all_pairs else float(step.sum())
     graphs = min(float(len(step)), rows / fewest)
     rounding = graphs * (cp_degree - 1) / cp_degree  # rows of a graph that do not divide evenly
-    return Work(num_graphs=graphs, num_rows=rows / cp_degree + rounding, num_pairs=pairs / cp_degree + rounding * most)
+    return Work(
+        num_visits=graphs * cp_degree,
+        num_rows=rows / cp_degree + rounding,
+        num_pairs=pairs / cp_degree + rounding * most,
+    )
 
 
 def estimate_forward_s(curves: UnitCurves, work: Work) -> float:

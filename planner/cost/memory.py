@@ -44,6 +44,13 @@ def input_bytes(work: Work, *, num_features: int, element_bytes: int) -> float:
     return work.num_rows * (2 * num_features * element_bytes + _ROW_BYTES)
 
 
+def joined_input_bytes(work: Work, *, num_features: int, element_bytes: int, graphs_per_step: int) -> float:
+    """Inputs of a micro-batch of several graphs, copied into one; a single graph is used where it lies."""
+    if graphs_per_step == 1:
+        return 0.0
+    return work.num_rows * (num_features * element_bytes + _ROW_BYTES)
+
+
 def distance_index_bytes(work: Work) -> float:
     """One byte per (row, column) pair, once for all layers: N²/P of every graph that the rank will meet."""
     return work.num_pairs

@@ -15,6 +15,8 @@ from planner.profiles import TransformerShape
 
 ELEMENT_BYTES = {"float32": 4, "float64": 8}
 _LOSS_BYTES = 8  # one float64 per rank
+# Chosen: on a quiet machine curves miss their samples by a few per cent (small sizes by up to twenty).
+_ROUGH_FIT = 0.3
 Terms = Mapping[str, float]
 
 
@@ -85,13 +87,28 @@ class _StagePricer:
         )
 
     def guesses(self) -> list[str]:
-        """A sentence for each unit whose mean size lies beyond its samples."""
-        return [
-            f"{self._mean.num_rows:.0f} rows and {self._mean.num_pairs:.0f} pairs per micro-batch lie beyond what was"
-            f" measured of the {kind}: its time is a guess along the fitted curve."
-            for kind in sorted({_kind(name) for name in self._stage.units})
-            if not self._curves(kind).forward_s.covers(self._mean)
-        ]
+        """Sentences on what the profile does not really know: sizes beyond its samples, samples that fit no curve."""
+        curves = {kind: self._curves(kind) for kind in sorted({_kind(name) for name in self._stage.units})}
+        beyond = [kind for kind, unit in curves.items() if not unit.forward_s.covers(self._mean)]
+        errors = {kind: max(unit.forward_s.worst_error, unit.backward_s.worst_error) for kind, unit in curves.items()}
+        rough = [kind for kind, error in errors.items() if error > _ROUGH_FIT]
+        sentences = []
+        if beyond:
+            sentences.append(
+                f"{self._mean.num_rows:.0f} rows and {self._mean.num_pairs:.0f} pairs per micro-batch lie beyond what"
+                f" was measured of {', '.join(beyond)}: the time is a guess along the fitted curve."
+            )
+        if self._plan.world_size > 1 and self._fitted.parameter_bytes > self._fitted.link("all_reduce").largest_bytes:
+            sentences.append(
+                f"{self._fitted.parameter_bytes} bytes of gradients are more than any sum between ranks that was"
+                " measured: its time is a guess along the fitted line."
+            )
+        if rough:
+            sentences.append(
+                f"The curves of {', '.join(rough)} miss their samples by up to {100 * max(errors.values()):.0f} %: the"
+                " machine was busy during the probe, so the time is rough."
+            )
+        return sentences
 
     def _unit_terms(self, name: str) -> Iterator[tuple[str, float, float]]:
         """(term, forward seconds, backward seconds) of a unit's computing, and of its ring if it has one."""
@@ -136,7 +153,13 @@ class _StagePricer:
 
     def _saved_bytes(self) -> float:
         work = self._largest_work()
-        return sum(
+        joined = memory.joined_input_bytes(
+            work,
+            num_features=self._shape.num_features,
+            element_bytes=self._element_bytes,
+            graphs_per_step=self._shape.graphs_per_step,
+        )
+        return joined + sum(
             memory.recompute_saved_bytes(work, hidden_size=self._shape.hidden_size, element_bytes=self._element_bytes)
             if name in self._plan.recompute
             else memory.saved_bytes(self._curves(_kind(name)), work)

@@ -4,7 +4,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.spec import JobSpec, JobState
-from service.store.errors import IdempotencyConflictError
+from service.store.errors import IdempotencyConflictError, QueueFullError
 from service.store.event_log import append_event
 from service.store.ids import new_job_id
 from service.store.moves import append_transition
@@ -15,8 +15,13 @@ from service.store.tables import JobRow
 _JUST_ACCEPTED = Waiting(code="accepted", reason="accepted; the dispatcher has not looked at it yet")
 
 
-def insert_job(session: Session, spec: JobSpec, *, idempotency_key: str | None) -> JobRow:
-    """A new row with its first transition and event. The unique key of the table refuses a repeated key."""
+def insert_job(session: Session, spec: JobSpec, *, idempotency_key: str | None, max_pending: int | None) -> JobRow:
+    """A new row with its first transition and event. The unique key of the table refuses a repeated key.
+
+    Raises ``QueueFullError`` if ``max_pending`` jobs wait already.
+    """
+    if max_pending is not None and (waiting := _count_pending(session)) >= max_pending:
+        raise QueueFullError(f"{waiting} jobs wait already, the limit is {max_pending}; try again later")
     at = now()
     row = JobRow(
         id=new_job_id(),
@@ -48,6 +53,5 @@ def find_by_key(session: Session, spec: JobSpec, *, idempotency_key: str) -> Job
     return row
 
 
-def count_pending(session: Session) -> int:
-    """How many jobs wait."""
+def _count_pending(session: Session) -> int:
     return session.scalar(select(func.count()).where(JobRow.state == JobState.PENDING)) or 0

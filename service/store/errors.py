@@ -15,6 +15,12 @@ class IdempotencyConflictError(GraphmillError):
     code = "idempotency_key_reused"
 
 
+class QueueFullError(GraphmillError):
+    """More jobs wait than this service keeps; try again later."""
+
+    code = "queue_full"
+
+
 class JobEndedError(GraphmillError):
     """The job has ended, so there is nothing left to cancel."""
 

@@ -31,22 +31,25 @@ class JobStore:
 
     # ---- birth, reading, lists
 
-    def create_job(self, spec: JobSpec, *, idempotency_key: str | None = None) -> tuple[JobRecord, bool]:
+    def create_job(
+        self, spec: JobSpec, *, idempotency_key: str | None = None, max_pending: int | None = None
+    ) -> tuple[JobRecord, bool]:
         """Store a new PENDING job: (record, True); or the one that this key made before: (record, False).
 
-        Raises ``IdempotencyConflictError`` if the key was used for another spec.
+        Raises ``IdempotencyConflictError`` if the key was used for another spec, ``QueueFullError``.
         """
+        key = idempotency_key
         try:
             with writing(self._engine) as session:
-                row = idempotency_key and creation.find_by_key(session, spec, idempotency_key=idempotency_key)
-                created = not row
-                row = row or creation.insert_job(session, spec, idempotency_key=idempotency_key)
+                row = None if key is None else creation.find_by_key(session, spec, idempotency_key=key)
+                created = row is None
+                row = row or creation.insert_job(session, spec, idempotency_key=key, max_pending=max_pending)
                 return to_record(row, position=pages.position_of(session, row)), created
         except IntegrityError:
-            if idempotency_key is None:
+            if key is None:
                 raise
             # PostgreSQL lets two writers look at once; the unique key stops the second, who then finds the first's job.
-            return self.create_job(spec, idempotency_key=idempotency_key)
+            return self.create_job(spec, idempotency_key=key)
 
     def get_job(self, job_id: str) -> JobRecord:
         """One job as it is now."""
@@ -63,11 +66,6 @@ class JobStore:
         """All jobs that have not ended, in the order of arrival."""
         with reading(self._engine) as session:
             return pages.select_unfinished(session)
-
-    def count_pending(self) -> int:
-        """How many jobs wait."""
-        with reading(self._engine) as session:
-            return creation.count_pending(session)
 
     # ---- life
 

@@ -1,6 +1,10 @@
 """Submit, list, show, cancel over HTTP."""
 
+import json
+import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
@@ -32,8 +36,6 @@ def test_an_accepted_job_is_in_the_database_and_where_location_says(api: LiveApi
 
 
 def test_ten_faults_get_one_answer_with_ten_pointers(http: httpx.Client) -> None:
-    import json
-
     answer = http.post("/v1/jobs", content=json.dumps(TEN_FAULTS), headers={"content-type": "application/json"})
     assert answer.status_code == 422
     assert code_of(answer) == "spec_invalid"
@@ -208,14 +210,54 @@ def test_a_silent_driver_makes_its_job_stale(api: LiveApi, http: httpx.Client) -
     api.store.set_submission(job_id, job_id)
     api.cluster.play(api.store, job_id, to=JobState.RUNNING)
     assert http.get(f"/v1/jobs/{job_id}").json()["stale"] is False
-    object.__setattr__(api.backend.jobs, "settings", api.settings.model_copy(update={"stale_after_s": 1e-6}))
+    api.backend.jobs.settings = api.settings.model_copy(update={"stale_after_s": 1e-6})
     assert http.get(f"/v1/jobs/{job_id}").json()["stale"] is True
 
 
 def test_a_full_queue_asks_for_patience(api: LiveApi, http: httpx.Client) -> None:
-    object.__setattr__(api.backend.jobs, "settings", api.settings.model_copy(update={"max_pending_jobs": 1}))
+    api.backend.jobs.settings = api.settings.model_copy(update={"max_pending_jobs": 1})
     document = job_document(resources={"num_workers": 100})
     assert http.post("/v1/jobs", json=document).status_code == 202
     answer = http.post("/v1/jobs", json=document)
     assert (answer.status_code, code_of(answer)) == (429, "queue_full")
     assert int(answer.headers["Retry-After"]) > 0
+
+
+def raw_submission(api: LiveApi) -> tuple[bytes, bytes]:
+    """Head and body of a submission, to be sent by hand."""
+    body = json.dumps(job_document()).encode()
+    lines = (
+        "POST /v1/jobs HTTP/1.1",
+        "Host: graphmill",
+        f"Authorization: Bearer {api.key}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    )
+    return "\r\n".join([*lines, "", ""]).encode(), body
+
+
+def test_a_job_goes_its_way_although_its_client_hung_up(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    storing, hung_up, plain = threading.Event(), threading.Event(), api.store.create_job
+
+    def create_slowly(*args: Any, **kwargs: Any) -> Any:
+        storing.set()
+        hung_up.wait(20)
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(api.store, "create_job", create_slowly)
+    with socket.create_connection(("127.0.0.1", api.port)) as connection:
+        connection.sendall(b"".join(raw_submission(api)))
+        assert storing.wait(20)
+    hung_up.set()
+    wait_until(lambda: api.cluster.submitted)
+    assert [job.id for job in api.store.list_jobs().items] == api.cluster.submitted
+
+
+def test_a_client_that_hangs_up_in_mid_request_leaves_nothing(
+    api: LiveApi, http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    head, body = raw_submission(api)
+    with socket.create_connection(("127.0.0.1", api.port)) as connection:
+        connection.sendall(head + body[:10])
+    assert http.get("/v1/jobs").json()["items"] == []
+    assert not caplog.records

@@ -22,8 +22,14 @@ from service.store.records import JobRecord
 
 # Ray's own, one of each per cluster, started by the first run that needs them; they hold no resources.
 RAYS_OWN_ACTORS = frozenset({"TrainStateActor", "_AutoscalingCoordinatorActor"})
-SHARED_MEMORY = Path("/dev/shm")
+# What torch, Python's multiprocessing and Ray name their segments; other programs of the machine have theirs.
+_OUR_SEGMENTS = ("torch_", "psm_", "sem.mp-", "plasma", "ray")
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def shared_memory() -> frozenset[str]:
+    """Segments of our kinds that exist now."""
+    return frozenset(name for name in os.listdir("/dev/shm") if name.startswith(_OUR_SEGMENTS))
 
 
 @dataclass
@@ -35,7 +41,7 @@ class LiveCluster:
     client: RayCluster
     store: JobStore
     at_rest: frozenset[int] = frozenset()
-    shared_memory: frozenset[str] = field(default_factory=lambda: frozenset(os.listdir(SHARED_MEMORY)))
+    shared_memory: frozenset[str] = field(default_factory=shared_memory)
 
     # ---- jobs
 
@@ -104,7 +110,7 @@ class LiveCluster:
             "placement groups": [each["placement_group_id"] for each in groups if each["state"] != "REMOVED"],
             "processes": self._processes(),
             "CPUs in use": shape.num_cpus - shape.free_cpus,
-            "shared memory": sorted(set(os.listdir(SHARED_MEMORY)) - self.shared_memory),
+            "shared memory": sorted(shared_memory() - self.shared_memory),
         }
         return {name: value for name, value in found.items() if value}
 

@@ -1,6 +1,5 @@
 """Life of the embedded cluster as a whole: it is found again, and its end leaves nothing."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from service.embedded import attach, start_cluster, stop_cluster
 from service.processes import members_of
 from service.settings import Settings
-from tests.kit.ray_cluster import SHARED_MEMORY, LiveCluster
+from tests.kit.ray_cluster import LiveCluster, shared_memory
 
 pytestmark = pytest.mark.ray
 
@@ -31,13 +30,13 @@ def test_nobody_gets_in_without_the_token(cluster: LiveCluster) -> None:
 
 
 def test_two_clusters_live_side_by_side_and_the_end_of_one_leaves_nothing(cluster: LiveCluster, tmp_path: Path) -> None:
-    settings, shared_memory = Settings(home=tmp_path), set(os.listdir(SHARED_MEMORY))
+    settings, segments = Settings(home=tmp_path), shared_memory()
     info = start_cluster(settings)
     assert stop_cluster(settings)
     assert attach(settings) is None
     assert members_of(info.head, mark=info.mark) == []
     assert not info.temp_dir.exists()
     assert sorted(path.name for path in settings.home.iterdir()) == ["cluster.lock", "ray.log"]
-    assert set(os.listdir(SHARED_MEMORY)) <= shared_memory
+    assert shared_memory() <= segments
     assert cluster.info.head.is_alive()
     assert cluster.client.shape().nodes

@@ -82,7 +82,8 @@ def transformer_profile(
 ) -> Profile:
     """A block takes 1 ms + 1 µs a row + 10 ns a pair forward, twice that backward; ``threads`` map counts to speed-ups.
 
-    Of the 1 ms, each graph takes 0.4 ms. It saves 1,000 bytes a row and peaks at 2,000 bytes a row and 4 bytes a pair.
+    Of the 1 ms, each visit of a shard takes 0.4 ms (all samples are of one shard). It saves 1,000 bytes a row and peaks
+    at 2,000 bytes a row and 4 bytes a pair.
     """
     units = []
     for count, speed in (threads or {1: 1.0}).items():

@@ -12,7 +12,7 @@ from planner.space import Candidate, build_plan
 from tests.planner.made_up import MIB, transformer_profile, transformer_shape
 from workers.megagraph.data_parallel import deal
 
-LINK = Link(alpha_s=1e-4, beta_s_per_byte=1e-9, world_size=4)
+LINK = Link(alpha_s=1e-4, beta_s_per_byte=1e-9)
 
 
 def largest(sizes, *, step, replicas=1, micro_batches=1, cp_degree=1) -> Work:
@@ -26,19 +26,19 @@ def largest(sizes, *, step, replicas=1, micro_batches=1, cp_degree=1) -> Work:
 
 
 def test_the_fullest_rank_holds_the_rounded_up_rows():
-    assert mean_work((1000,), num_graphs=1, cp_degree=3) == Work(num_graphs=1, num_rows=334, num_pairs=334_000)
+    assert mean_work((1000,), num_graphs=1, cp_degree=3) == Work(num_visits=3, num_rows=334, num_pairs=334_000)
     cut = largest((1000,), step=1, cp_degree=3)
     assert (cut.num_rows, cut.num_pairs) == pytest.approx((334, 334_000))
 
 
 def test_mean_work_averages_the_squares_not_the_square_of_the_average():
     # sizes 10 and 30 on one rank: pairs (100 + 900) / 2, not 20 squared; three graphs of that kind
-    assert mean_work((10, 30), num_graphs=3, cp_degree=1) == Work(num_graphs=3, num_rows=60, num_pairs=1500)
-    assert total_work((10, 30), cp_degree=1) == Work(num_graphs=2, num_rows=40, num_pairs=1000)
+    assert mean_work((10, 30), num_graphs=3, cp_degree=1) == Work(num_visits=3, num_rows=60, num_pairs=1500)
+    assert total_work((10, 30), cp_degree=1) == Work(num_visits=2, num_rows=40, num_pairs=1000)
 
 
 def test_one_micro_batch_of_a_step_may_hold_its_largest_graphs():
-    assert largest((10, 30, 20), step=2) == Work(num_graphs=2, num_rows=50, num_pairs=1300)
+    assert largest((10, 30, 20), step=2) == Work(num_visits=2, num_rows=50, num_pairs=1300)
 
 
 @settings(max_examples=200)
@@ -58,7 +58,7 @@ def test_no_hand_that_is_dealt_exceeds_the_largest_work(sizes, step, replicas, m
             for part in deal([size**2 for size in mine], num_hands=micro_batches):
                 rows = [-(-mine[place] // cp_degree) for place in part]
                 pairs = sum(row * mine[place] for row, place in zip(rows, part, strict=True))
-                assert len(part) <= bound.num_graphs * (1 + 1e-9)
+                assert len(part) * cp_degree <= bound.num_visits * (1 + 1e-9)
                 assert sum(rows) <= bound.num_rows * (1 + 1e-9)
                 assert pairs <= bound.num_pairs * (1 + 1e-9)
 
@@ -110,9 +110,12 @@ def test_model_state_is_five_times_the_parameters():
 
 
 def test_index_inputs_and_ring_buffers_by_hand():
-    work = Work(num_graphs=1, num_rows=500, num_pairs=500_000)
+    work = Work(num_visits=1, num_rows=500, num_pairs=500_000)
     assert memory.distance_index_bytes(work) == 500_000
     assert memory.input_bytes(work, num_features=100, element_bytes=4) == 500 * (2 * 400 + 25)
+    joined = {"num_features": 100, "element_bytes": 4}
+    assert memory.joined_input_bytes(work, **joined, graphs_per_step=1) == 0
+    assert memory.joined_input_bytes(work, **joined, graphs_per_step=2) == 500 * (400 + 25)
     assert memory.ring_shard_bytes(work, hidden_size=64, element_bytes=4) == 2 * 500 * 64 * 4
     assert memory.ring_buffer_bytes(256_000, cp_degree=2) == 4 * 256_000
     assert memory.ring_buffer_bytes(256_000, cp_degree=1) == 0
@@ -124,7 +127,7 @@ def test_the_margin_is_a_tenth_and_32_mib():
 
 def test_recomputing_swaps_saved_bytes_for_workspace():
     curves = fit_profile(transformer_profile(transformer_shape(), num_ranks=1)).unit("block", 1)
-    work = Work(num_graphs=1, num_rows=500, num_pairs=500_000)
+    work = Work(num_visits=1, num_rows=500, num_pairs=500_000)
     assert memory.saved_bytes(curves, work) == pytest.approx(500_000)
     assert memory.workspace_bytes(curves, work, recompute=False) == pytest.approx(1_000_000 + 2_000_000 - 500_000)
     assert memory.workspace_bytes(curves, work, recompute=True) == pytest.approx(3_000_000)
@@ -150,7 +153,7 @@ def costs_of():
 
 def test_a_stage_adds_up_its_units_by_hand(costs_of):
     (stage,) = costs_of(cp_degree=2).stages
-    block_s = 1e-3 + 500e-6 + 500_000e-8
+    block_s = 6e-4 + 2 * 4e-4 + 500e-6 + 500_000e-8
     shard_s = 1e-4 + 2 * 500 * 64 * 4 / 1e9
     assert stage.forward == pytest.approx(
         {"embedding_forward": 500e-6, "block_forward": 2 * block_s, "head_forward": 500e-6, "ring_forward": 2 * shard_s}
@@ -184,7 +187,27 @@ def test_sizes_beyond_the_profile_are_named_as_guesses(costs_of):
     shape = transformer_shape(graph_sizes=(5000,))
     profile = transformer_profile(shape, num_ranks=1)
     guesses = estimate_costs(build_plan(candidate(), shape=shape), shape=shape, fitted=fit_profile(profile)).guesses
-    assert any("5000 rows and 25000000 pairs" in guess and "of the block" in guess for guess in guesses)
+    assert any("5000 rows and 25000000 pairs" in guess and "of block" in guess for guess in guesses)
+
+
+def test_gradients_beyond_the_measured_payloads_are_named_as_a_guess():
+    shape = transformer_shape()
+    profile = transformer_profile(shape, num_ranks=2, parameter_bytes=5_000_000)
+    plan = build_plan(candidate(cp_degree=2), shape=shape)
+    guesses = estimate_costs(plan, shape=shape, fitted=fit_profile(profile)).guesses
+    assert any(guess.startswith("5000000 bytes of gradients") for guess in guesses)
+
+
+def test_samples_that_fit_no_curve_are_named_as_rough():
+    shape = transformer_shape()
+    profile = transformer_profile(shape, num_ranks=1)
+    disturbed = tuple(
+        unit.model_copy(update={"forward_s": 3 * unit.forward_s}) if unit.num_rows == 400 else unit
+        for unit in profile.units
+    )
+    fitted = fit_profile(profile.model_copy(update={"units": disturbed}))
+    guesses = estimate_costs(build_plan(candidate(), shape=shape), shape=shape, fitted=fitted).guesses
+    assert any("miss their samples" in guess and "the machine was busy" in guess for guess in guesses)
 
 
 def test_graphs_that_are_only_evaluated_take_memory_and_no_time():

@@ -121,7 +121,6 @@ def test_a_dispatcher_killed_twice_is_continued_by_the_next(store: JobStore, clu
     second = Dispatcher(store, cluster, holder="second", clock=clock)
     second.step()
     assert len(cluster.submitted) == 2  # the first one's lease still holds
-    time.sleep(0)
     store.drop_lease(LEASE, holder="first")  # as if it had run out
     second.step()
     cluster.play(store, ids[1])

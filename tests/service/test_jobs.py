@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs import Jobs, NotPlannedError, QueueFullError, measure
+from service.jobs import Jobs, NotPlannedError, measure
 from service.settings import Settings
 from service.spec import JobState
+from service.store.errors import QueueFullError
 from service.store.job_store import JobStore
 from tests.kit.builders import job_document, metric, two_rank_plan
 
@@ -31,10 +32,11 @@ def test_a_job_is_stored_before_the_answer_and_the_dispatcher_hears_of_it(jobs: 
 
 
 def test_a_full_queue_takes_no_more(jobs: Jobs) -> None:
-    for _ in range(2):
-        jobs.submit(job_document())
+    for key in ("a", "b"):
+        jobs.submit(job_document(), idempotency_key=key)
     with pytest.raises(QueueFullError, match="the limit is 2"):
         jobs.submit(job_document())
+    assert jobs.submit(job_document(), idempotency_key="a")[1] is False  # it has its place already
 
 
 def test_a_job_whose_driver_is_silent_is_called_stale(store: JobStore, tmp_path: Path) -> None:

@@ -208,3 +208,10 @@ def test_a_document_has_no_faults_exactly_if_it_is_a_spec(
         assert faults, document
     else:
         assert not faults, document
+
+
+def test_own_files_want_an_absolute_path_because_the_nodes_stand_elsewhere() -> None:
+    faults = find_faults({**job_document(), "dataset": {"path": "my/graph"}})
+    assert [fault.pointer for fault in faults] == ["/dataset/path"]
+    assert "absolute" in faults[0].fix
+    assert find_faults({**job_document(), "dataset": {"path": "/data/my/graph"}}) == []

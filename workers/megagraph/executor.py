@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from planner.plan import Action
@@ -14,12 +13,13 @@ def play(actions: Sequence[Action], *, forward: Callable[[int], Tensor]) -> Tens
     Between F and B a micro-batch's activations stay alive, and no longer. Returns the sum of the losses, float64.
     """
     losses: dict[int, Tensor] = {}
-    total = torch.zeros((), dtype=torch.float64)
+    total: Tensor | None = None
     for action in actions:
         if action.kind == "F":
             loss = forward(action.micro_batch)
             losses[action.micro_batch] = loss
-            total += loss.detach().cpu()
+            total = loss.detach().double() if total is None else total + loss.detach()
         else:
             losses.pop(action.micro_batch).backward()
+    assert total is not None, "a step runs at least one micro-batch"
     return total

@@ -67,9 +67,9 @@ def count_global(model: Graphormer, *, batches: ShardedBatches, dealer: GraphDea
 
 def _global_loss(own_loss: Tensor, *, mesh: Mesh, step: int) -> float:
     """Sum over all ranks. Each rank's part has a place of its own on the way, to name the rank that diverged."""
-    parts = torch.zeros(mesh.world.size, dtype=torch.float64)
+    parts = torch.zeros(mesh.world.size, dtype=torch.float64, device=own_loss.device)
     parts[mesh.world.index] = own_loss
-    sum_tensor(parts, axis=mesh.world)
+    parts = sum_tensor(parts, axis=mesh.world).cpu()
     if not torch.isfinite(parts).all():
         at = [rank for rank, part in zip(mesh.world.ranks, parts.tolist(), strict=True) if not math.isfinite(part)]
         raise TrainingDivergedError(

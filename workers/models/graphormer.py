@@ -23,9 +23,10 @@ from workers.spec import GraphormerSpec
 
 # Nodes with more neighbours share the last embedding; few nodes have so many, and theirs would hardly be trained.
 MAX_DEGREE = 64
-# First bias per hop, and of the far bucket. Most pairs are far: on a graph of a few thousand nodes, with all buckets at
-# zero, a node would start with the average of the whole graph and learn to look near only slowly, if at all. One unit
-# per hop weighs a hop's many nodes about as the few of the hop before.
+# First bias per hop, and of the far bucket. Most pairs are far: with all buckets at zero a node of a graph of thousands
+# would start with the average of the whole graph and learn to look near slowly, if at all. At -10 it takes 20,000 far
+# nodes to outweigh the node itself; one unit per hop balances a hop's nodes against the fewer ones of the hop before.
+# On Cora -8 and -10 were alike (78 % test), within the noise of seeds.
 _BIAS_PER_HOP = -1.0
 _FAR_BIAS = -10.0
 

@@ -33,7 +33,7 @@ class CounterDropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         keep = keep_mask(node_ids, num_columns=x.shape[1], p=self.p, key=_mix_int(draw ^ _mix_int(self.site)))
-        return x * keep.to(x.dtype).mul_(1 / (1 - self.p))
+        return (x * keep).mul_(1 / (1 - self.p))  # autograd keeps the mask as one byte per element
 
     def extra_repr(self) -> str:
         """For printing the model."""

@@ -29,7 +29,7 @@ from workers.spec import GraphormerSpec, TrainSpec
 
 # Runs of a size that are not timed: one for the peak, which also warms up, and half of one (forward) for saved bytes.
 _UNTIMED_RUNS = 1.5
-_REHEARSED_SIZE = UnitSize(num_rows=16, num_columns=32)
+_REHEARSED_SIZE = UnitSize(num_rows=16, num_columns=32, num_shards=2)
 
 
 def measure_units(
@@ -82,8 +82,8 @@ def _measure_sizes(request: ProbeRequest, *, bench: "_Bench", ranks: Ranks, num_
 def growth(before: UnitSize, size: UnitSize) -> float:
     """How many times longer than at ``before`` a run at ``size`` can take: as its fastest growing term."""
     graphs = size.num_graphs / before.num_graphs
-    rows = graphs * size.num_rows / before.num_rows
-    return max(graphs, rows, size.num_pairs / before.num_pairs)
+    visits = graphs * size.num_shards / before.num_shards
+    return max(visits, graphs * size.num_rows / before.num_rows, size.num_pairs / before.num_pairs)
 
 
 def fit_size(size: UnitSize, *, affordable_runs: float, repeats: int) -> tuple[UnitSize, int]:
@@ -173,6 +173,7 @@ class _Bench:
         return UnitSample(
             unit=unit.name,
             num_graphs=size.num_graphs,
+            num_shards=size.num_shards,
             num_rows=size.num_rows,
             num_columns=size.num_columns if unit.name == "block" else 0,
             num_threads=num_threads,
@@ -213,7 +214,7 @@ class _Bench:
             buckets=tuple(
                 torch.randint(num_buckets, shape, dtype=torch.uint8, device=device) for _ in range(size.num_graphs)
             ),
-            layout=RowLayout(sizes=tuple((part,) * size.num_graphs for part in shard_sizes(*shape))),
+            layout=RowLayout(sizes=tuple((part,) * size.num_graphs for part in shard_sizes(size))),
         )
 
     def _made_up_shards(self, layout: RowLayout) -> list[Tensor]:
@@ -222,10 +223,11 @@ class _Bench:
         return [torch.randn(layout.num_rows(shard), *shape, **self._options) for shard in range(layout.num_shards)]
 
 
-def shard_sizes(rows: int, columns: int) -> tuple[int, ...]:
-    """``rows`` here, and what is left of ``columns`` cut into shards of about that size."""
-    others = columns - rows
-    return (rows, *even_cut(others, max(1, round(others / rows)))) if others > 0 else (rows,)
+def shard_sizes(size: UnitSize) -> tuple[int, ...]:
+    """Rows of every shard of a graph: those here, and what is left of it cut evenly over the others."""
+    if size.num_shards == 1:
+        return (size.num_rows,)
+    return (size.num_rows, *even_cut(size.num_columns - size.num_rows, size.num_shards - 1))
 
 
 def _run_back(output: Tensor) -> None:

@@ -1,35 +1,15 @@
 """Attention over ragged micro-batches: each graph sees itself only, and no N x N float ever exists."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
+from tests.workers.ops.largest_float import LargestFloat
 from workers.ops.biased_attention import LocalExchange, biased_attention
 from workers.ops.row_layout import RowLayout, whole
 
 HEADS, HEAD_SIZE, BUCKETS = 2, 4, 5
-
-
-class LargestFloat(TorchDispatchMode):
-    """Remembers the element count of the largest floating-point tensor that any operation returned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_elements = 0
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for value in tree_flatten(result)[0]:
-            if isinstance(value, Tensor) and value.is_floating_point():
-                self.num_elements = max(self.num_elements, value.untyped_storage().nbytes() // value.element_size())
-        return result
 
 
 def inputs(*sizes: int, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], tuple[Tensor, ...]]:
@@ -83,7 +63,7 @@ def test_no_tensor_of_all_scores_exists_forward_or_backward() -> None:
     with LargestFloat() as largest:
         attend(leaves, buckets, whole((size,))).sum().backward()
     one_hot_of_a_tile = (1 << 19) * BUCKETS // HEADS
-    assert largest.num_elements <= one_hot_of_a_tile < HEADS * size * size / 9
+    assert one_hot_of_a_tile / 2 < largest.num_elements <= one_hot_of_a_tile < HEADS * size * size / 9
 
 
 def test_memory_for_backward_grows_with_rows_not_with_pairs() -> None:

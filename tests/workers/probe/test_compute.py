@@ -24,7 +24,10 @@ def measure(*sizes: UnitSize, threads: tuple[int, ...] = (1,), budget_s: float =
 
 
 def test_every_unit_is_measured_at_every_size_and_thread_count():
-    sizes = (UnitSize(num_rows=8, num_columns=16), UnitSize(num_rows=16, num_columns=32, num_graphs=3))
+    sizes = (
+        UnitSize(num_rows=8, num_columns=16, num_shards=2),
+        UnitSize(num_rows=16, num_columns=32, num_graphs=3, num_shards=2),
+    )
     before = torch.get_num_threads()
     samples = measure(*sizes, threads=(1, 2))
     torch.set_num_threads(before)
@@ -40,17 +43,17 @@ def test_every_unit_is_measured_at_every_size_and_thread_count():
 
 
 def test_no_score_is_kept_for_backward():
-    narrow, wide = UnitSize(num_rows=64, num_columns=64), UnitSize(num_rows=64, num_columns=1024)
+    narrow, wide = UnitSize(num_rows=64, num_columns=64), UnitSize(num_rows=64, num_columns=1024, num_shards=16)
     saved = {sample.num_columns: sample.saved_bytes for sample in measure(narrow, wide) if sample.unit == "block"}
     assert saved[64] == saved[1024]
 
 
 def test_peaks_cover_what_is_kept():
-    assert all(s.peak_bytes >= s.saved_bytes for s in measure(UnitSize(num_rows=64, num_columns=128)))
+    assert all(s.peak_bytes >= s.saved_bytes for s in measure(UnitSize(num_rows=64, num_columns=128, num_shards=2)))
 
 
 def test_a_spent_budget_leaves_the_smallest_size():
-    sizes = (UnitSize(num_rows=8, num_columns=16), UnitSize(num_rows=512, num_columns=1024))
+    sizes = (UnitSize(num_rows=8, num_columns=16, num_shards=2), UnitSize(num_rows=512, num_columns=1024, num_shards=2))
     rows = {sample.num_rows for sample in measure(*sizes, budget_s=1e-9) if sample.unit == "block"}
     assert rows == {8}
 
@@ -74,16 +77,17 @@ def test_a_size_is_repeated_less_often_then_shrunk(runs, num_graphs, expected):
 def test_a_run_grows_no_faster_than_its_fastest_term():
     before = UnitSize(num_rows=10, num_columns=20)
     assert growth(before, UnitSize(num_rows=20, num_columns=40)) == 4
+    assert growth(before, UnitSize(num_rows=10, num_columns=20, num_shards=5)) == 5
     assert growth(before, UnitSize(num_rows=1, num_columns=2, num_graphs=8)) == 8
     assert growth(before, UnitSize(num_rows=30, num_columns=2)) == 3
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "expected"),
-    [(10, 10, (10,)), (10, 20, (10, 10)), (10, 40, (10, 10, 10, 10)), (10, 25, (10, 8, 7)), (10, 11, (10, 1))],
+    ("rows", "columns", "shards", "expected"),
+    [(10, 10, 1, (10,)), (10, 20, 2, (10, 10)), (9, 33, 4, (9, 8, 8, 8)), (2, 5, 4, (2, 1, 1, 1)), (1, 1, 2, (1, 0))],
 )
-def test_the_other_rows_are_cut_into_shards_like_the_own_one(rows, columns, expected):
-    assert shard_sizes(rows, columns) == expected
+def test_what_is_not_here_is_cut_evenly_over_the_other_shards(rows, columns, shards, expected):
+    assert shard_sizes(UnitSize(num_rows=rows, num_columns=columns, num_shards=shards)) == expected
 
 
 def test_the_stand_in_computes_what_one_process_would():

@@ -25,6 +25,7 @@ struct BackwardScratch {
     T* grad_kv;                      // [heads, block_keys, vectors]: dv and dk by turns
     T* table;                        // [heads, MAX_BUCKETS]
     Index<T>* buckets;               // [block_keys, rows]
+    Index<T>* words;                 // [block_keys / sizeof(T), rows]
     T* grad_scores;                  // [heads, tile_keys, rows]
     T* pairs;                        // [tile_keys, rows, 2]: weight and score gradient
     T* sums;                         // [COPIES, MAX_BUCKETS, heads]
@@ -47,6 +48,7 @@ struct BackwardScratch {
         grad_kv = arena.take<T>(key_count * vectors * WIDTH<T>);
         table = arena.take<T>(GROUP_HEADS * MAX_BUCKETS);
         buckets = arena.take<Index<T>>(block_keys * TILE_ROWS);
+        words = arena.take<Index<T>>(block_keys / sizeof(T) * TILE_ROWS);
         grad_scores = arena.take<T>(GROUP_HEADS * tile_keys * TILE_ROWS);
         pairs = arena.take<T>(tile_keys * TILE_ROWS * 2);
         sums = arena.take<T>(COPIES * MAX_BUCKETS * GROUP_HEADS);
@@ -144,6 +146,30 @@ inline void pack_backward_rows(const Call& call, const Unit& unit, const Backwar
     }
 }
 
+// Adds one block's dv and dk to the caller's; the first unit of a group of heads writes them.
+template <class T>
+inline void add_grad_kv(const Call& call, const Unit& unit, const BackwardScratch<T>& at, int64_t block, int64_t keys) {
+    int64_t pitch = at.vectors * WIDTH<T>;
+    for (int64_t j = 0; j < keys; ++j) {
+        for (int64_t h = 0; h < unit.heads; ++h) {
+            const T* from = at.grad_kv + (h * BackwardScratch<T>::block_keys + j) * pitch;
+            T* v = HeadRows<T>(call.grad_v, block + j, 1, unit.first_head + h).data;
+            T* k = HeadRows<T>(call.grad_k, block + j, 1, unit.first_head + h).data;
+            int64_t c = 0;
+            for (; c + WIDTH<T> <= at.size; c += WIDTH<T>) {
+                Vector<T> low = load(from + 2 * c), high = load(from + 2 * c + WIDTH<T>);
+                Vector<T> dv = unzip<T, 0>(low, high), dk = unzip<T, 1>(low, high);
+                store(v + c, unit.is_first ? dv : load(v + c) + dv);
+                store(k + c, unit.is_first ? dk : load(k + c) + dk);
+            }
+            for (; c < at.size; ++c) {
+                v[c] = unit.is_first ? from[2 * c] : v[c] + from[2 * c];
+                k[c] = unit.is_first ? from[2 * c + 1] : k[c] + from[2 * c + 1];
+            }
+        }
+    }
+}
+
 template <class T, class Bias, bool has_dropout>
 inline void back_unit(Shared& shared, const Unit& unit, const BackwardScratch<T>& at, double* table_sums) {
     using Scratch = BackwardScratch<T>;
@@ -153,17 +179,14 @@ inline void back_unit(Shared& shared, const Unit& unit, const BackwardScratch<T>
     for (int64_t h = 0; h < unit.heads; ++h) pack_table(at.table + h * MAX_BUCKETS, call, unit.first_head + h);
     for (int64_t block = 0; block < call.num_keys; block += Scratch::block_keys) {
         int64_t block_keys = smaller(Scratch::block_keys, call.num_keys - block);
-        for (int64_t h = 0; h < unit.heads; ++h) {
-            int64_t first = h * Scratch::block_keys * at.size;
-            pack_rows<T>(at.k + first, {call.k, block, block_keys, unit.first_head + h}, at.size);
-            pack_rows<T>(at.v + first, {call.v, block, block_keys, unit.first_head + h}, at.size);
-        }
+        pack_heads<T>(at.k, Scratch::block_keys * at.size, call.k, block, block_keys, unit, at.size);
+        pack_heads<T>(at.v, Scratch::block_keys * at.size, call.v, block, block_keys, unit, at.size);
         fill(at.grad_kv, GROUP_HEADS * Scratch::block_keys * pitch, T(0));
         for (int64_t t = 0; t < unit.tiles; ++t) {
             int64_t rows = smaller(TILE_ROWS, unit.rows - t * TILE_ROWS);
             int64_t row_vectors = (rows + WIDTH<T> - 1) / WIDTH<T>;
             const uint8_t* buckets = call.buckets + (unit.first_row + t * TILE_ROWS) * call.buckets_stride + block;
-            pack_buckets<T>(at.buckets, buckets, call.buckets_stride, rows, block_keys);
+            pack_buckets<T>(at.buckets, at.words, buckets, call.buckets_stride, rows, block_keys);
             for (int64_t j = 0; j < block_keys; j += Scratch::tile_keys) {
                 int64_t keys = smaller(Scratch::tile_keys, block_keys - j);
                 for (int64_t h = 0; h < unit.heads; ++h) {
@@ -187,7 +210,7 @@ inline void back_unit(Shared& shared, const Unit& unit, const BackwardScratch<T>
                             .keys = keys,
                             .dropout = {at.row_bits + row, call.column_bits + block + j, int32_t(call.threshold)},
                         };
-                        in_runs<3>(keys, [&]<int J>(int64_t first) __attribute__((always_inline)) {
+                        in_runs<2>(keys, [&]<int J>(int64_t first) __attribute__((always_inline)) {
                             score_back<T, J, I, Bias, has_dropout>(tile, bias, first, lane);
                         });
                         add_over_keys<T, I, false>(at.grad_q + row * at.size + lane, nullptr, tile.k, tile.grad_scores,
@@ -201,18 +224,7 @@ inline void back_unit(Shared& shared, const Unit& unit, const BackwardScratch<T>
             flush_sums(table_sums, at.sums, call.num_buckets);
         }
         if (!unit.is_first) wait_for_progress(shared, unit.number - 1, blocks_done + 1);
-        for (int64_t h = 0; h < unit.heads; ++h) {
-            HeadRows<T> k{call.grad_k, block, block_keys, unit.first_head + h};
-            HeadRows<T> v{call.grad_v, block, block_keys, unit.first_head + h};
-            const T* from = at.grad_kv + h * Scratch::block_keys * pitch;
-            for (int64_t j = 0; j < block_keys; ++j) {
-                for (int64_t c = 0; c < at.size; ++c) {
-                    T dv = from[j * pitch + 2 * c], dk = from[j * pitch + 2 * c + 1];
-                    v.data[j * v.stride + c] = unit.is_first ? dv : v.data[j * v.stride + c] + dv;
-                    k.data[j * k.stride + c] = unit.is_first ? dk : k.data[j * k.stride + c] + dk;
-                }
-            }
-        }
+        add_grad_kv<T>(call, unit, at, block, block_keys);
         shared.progress[unit.number].store(++blocks_done, std::memory_order_release);
     }
 }

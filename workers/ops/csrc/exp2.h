@@ -6,7 +6,7 @@
 
 #include "simd.h"
 
-#if defined(__AVX512DQ__)
+#if GRAPHMILL_VECTOR_BYTES == 64
 #include <immintrin.h>
 #endif
 
@@ -31,16 +31,17 @@ inline Vector<double> exp2_fraction(Vector<double> f) {
     return p;
 }
 
-#if defined(__AVX512DQ__)
+#if GRAPHMILL_VECTOR_BYTES == 64
 
 inline Vector<float> exp2(Vector<float> x) {
     constexpr int below = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
-    return _mm512_scalef_ps(exp2_fraction(_mm512_reduce_ps(x, below)), x);  // scalef takes the floor itself
+    // The masked forms, with all lanes on: GCC warns about its own unmasked ones.
+    return _mm512_maskz_scalef_ps(-1, exp2_fraction(_mm512_maskz_reduce_ps(-1, x, below)), x);
 }
 
 inline Vector<double> exp2(Vector<double> x) {
     constexpr int below = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
-    return _mm512_scalef_pd(exp2_fraction(_mm512_reduce_pd(x, below)), x);
+    return _mm512_maskz_scalef_pd(-1, exp2_fraction(_mm512_maskz_reduce_pd(-1, x, below)), x);
 }
 
 #else

@@ -12,7 +12,7 @@ namespace graphmill::GRAPHMILL_ISA {
 
 template <class T>
 struct ForwardScratch {
-    static constexpr int64_t tile_keys = 96 * 4 / sizeof(T);  // a tile of weights fits into the first-level cache
+    static constexpr int64_t tile_keys = 48 * 4 / sizeof(T);  // a tile of weights fits into the first-level cache
     static constexpr int64_t block_keys = 192;
 
     int64_t size;
@@ -22,6 +22,7 @@ struct ForwardScratch {
     T *k, *v;                // [heads, block_keys, size]
     T* table;                // [heads, MAX_BUCKETS]
     Index<T>* buckets;       // [block_keys, rows]
+    Index<T>* words;         // [block_keys / sizeof(T), rows]
     T* weights;              // [tile_keys, rows]
     int64_t used_bytes;
 
@@ -38,6 +39,7 @@ struct ForwardScratch {
         v = arena.take<T>(GROUP_HEADS * block_keys * size);
         table = arena.take<T>(GROUP_HEADS * MAX_BUCKETS);
         buckets = arena.take<Index<T>>(block_keys * TILE_ROWS);
+        words = arena.take<Index<T>>(block_keys / sizeof(T) * TILE_ROWS);
         weights = arena.take<T>(tile_keys * TILE_ROWS);
         used_bytes = arena.used_bytes();
     }
@@ -170,15 +172,12 @@ inline void attend_unit(const Call& call, const Unit& unit, const ForwardScratch
     for (int64_t h = 0; h < unit.heads; ++h) pack_table(at.table + h * MAX_BUCKETS, call, unit.first_head + h);
     for (int64_t block = 0; block < call.num_keys; block += Scratch::block_keys) {
         int64_t block_keys = smaller(Scratch::block_keys, call.num_keys - block);
-        for (int64_t h = 0; h < unit.heads; ++h) {
-            int64_t first = h * Scratch::block_keys * at.size;
-            pack_rows<T>(at.k + first, {call.k, block, block_keys, unit.first_head + h}, at.size);
-            pack_rows<T>(at.v + first, {call.v, block, block_keys, unit.first_head + h}, at.size);
-        }
+        pack_heads<T>(at.k, Scratch::block_keys * at.size, call.k, block, block_keys, unit, at.size);
+        pack_heads<T>(at.v, Scratch::block_keys * at.size, call.v, block, block_keys, unit, at.size);
         for (int64_t t = 0; t < unit.tiles; ++t) {
             int64_t rows = smaller(TILE_ROWS, unit.rows - t * TILE_ROWS);
             const uint8_t* buckets = call.buckets + (unit.first_row + t * TILE_ROWS) * call.buckets_stride + block;
-            int64_t seen = pack_buckets<T>(at.buckets, buckets, call.buckets_stride, rows, block_keys);
+            int64_t seen = pack_buckets<T>(at.buckets, at.words, buckets, call.buckets_stride, rows, block_keys);
             largest = seen > largest ? seen : largest;
             for (int64_t h = 0; h < unit.heads; ++h) {
                 int64_t row = (t * GROUP_HEADS + h) * TILE_ROWS;

@@ -33,6 +33,13 @@ inline void fill(T* to, int64_t count, T value) {
     for (int64_t i = 0; i < count; ++i) to[i] = value;
 }
 
+template <class T>
+inline void copy(T* to, const T* from, int64_t count) {
+    int64_t i = 0;
+    for (; i + WIDTH<T> <= count; i += WIDTH<T>) store(to + i, load(from + i));
+    for (; i < count; ++i) to[i] = from[i];
+}
+
 // Some rows of one head.
 template <class T>
 struct HeadRows {
@@ -71,11 +78,17 @@ inline void pack_scalars(T* to, HeadRows<T> rows, T scale, T padding) {
     for (int64_t i = 0; i < TILE_ROWS; ++i) to[i] = i < rows.count ? rows.data[i * rows.stride] * scale : padding;
 }
 
-// to[i] = rows[i].
+// Rows first, first + 1, ... of a unit's heads; those of one head come to lie side by side, `pitch` numbers a head.
+// Heads are the inner loop because they are neighbours in the caller's memory.
 template <class T>
-inline void pack_rows(T* to, HeadRows<T> rows, int64_t size) {
-    for (int64_t i = 0; i < rows.count; ++i) {
-        for (int64_t c = 0; c < size; ++c) to[i * size + c] = rows.data[i * rows.stride + c];
+inline void pack_heads(T* to, int64_t pitch, const Rows& rows, int64_t first, int64_t count, const Unit& unit,
+                       int64_t size) {
+    for (int64_t i = 0; i < count; ++i) {
+        for (int64_t h = 0; h < unit.heads; ++h) {
+            const T* from = static_cast<const T*>(rows.data) + (first + i) * rows.row_stride +
+                            (unit.first_head + h) * rows.head_stride;
+            copy(to + h * pitch + i * size, from, size);
+        }
     }
 }
 
@@ -91,27 +104,37 @@ inline void pack_table(T* to, const Call& call, int64_t head) {
 }
 
 // to[j][i] = buckets[i][j], widened to the lanes of T, 0 up to TILE_ROWS. Returns the largest.
-// sizeof(T) keys are read at a time.
+//
+// Words of sizeof(T) neighbouring keys are transposed first, then split. `words` has room for `keys` x TILE_ROWS bytes.
 template <class T>
-inline int64_t pack_buckets(Index<T>* to, const uint8_t* buckets, int64_t stride, int64_t rows, int64_t keys) {
-    constexpr int64_t at_once = sizeof(T);
-    alignas(64) Index<T> words[TILE_ROWS] = {};
-    Index<T> largest = 0;
-    for (int64_t j = 0; j < keys; j += at_once) {
-        int64_t count = keys - j < at_once ? keys - j : at_once;
-        for (int64_t i = 0; i < rows; ++i) {
-            if (count < at_once) words[i] = 0;
-            __builtin_memcpy(&words[i], buckets + i * stride + j, count == at_once ? at_once : count);
-        }
-        for (int64_t b = 0; b < count; ++b) {
-            for (int64_t i = 0; i < TILE_ROWS; ++i) {
-                Index<T> bucket = words[i] >> (8 * b) & 255;
-                to[(j + b) * TILE_ROWS + i] = bucket;
-                largest = largest > bucket ? largest : bucket;
-            }
+inline int64_t pack_buckets(Index<T>* to, Index<T>* words, const uint8_t* buckets, int64_t stride, int64_t rows,
+                            int64_t keys) {
+    constexpr int64_t word = sizeof(T);
+    int64_t whole = keys / word, rest = keys % word;
+    for (int64_t i = 0; i < rows; ++i) {
+        const uint8_t* from = buckets + i * stride;
+        for (int64_t j = 0; j < whole; ++j) __builtin_memcpy(words + j * TILE_ROWS + i, from + j * word, word);
+        if (rest) {
+            Index<T> last = 0;
+            __builtin_memcpy(&last, from + whole * word, rest);
+            words[whole * TILE_ROWS + i] = last;
         }
     }
-    return largest;
+    for (int64_t j = 0; rows < TILE_ROWS && j * word < keys; ++j) {
+        fill(words + j * TILE_ROWS + rows, TILE_ROWS - rows, Index<T>(0));
+    }
+    Indices<T> largest = {};
+    for (int64_t j = 0; j < keys; ++j) {
+        auto* from = reinterpret_cast<const Indices<T>*>(words + j / word * TILE_ROWS);
+        auto* tile = reinterpret_cast<Indices<T>*>(to + j * TILE_ROWS);
+        for (int64_t i = 0; i < TILE_ROWS / WIDTH<T>; ++i) {
+            tile[i] = from[i] >> (8 * (j % word)) & 255;
+            largest = tile[i] > largest ? tile[i] : largest;
+        }
+    }
+    int64_t most = 0;
+    for (int lane = 0; lane < WIDTH<T>; ++lane) most = largest[lane] > most ? largest[lane] : most;
+    return most;
 }
 
 }  // namespace graphmill::GRAPHMILL_ISA

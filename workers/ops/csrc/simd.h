@@ -84,6 +84,17 @@ inline Vector<T> zip(Vector<T> a, Vector<T> b) {
     return zip_lanes<T, half>(a, b, std::make_integer_sequence<int, WIDTH<T>>{});
 }
 
+// The inverse: of two zipped vectors, the even lanes, or (odd = 1) the odd ones.
+template <class T, int odd, int... lane>
+inline Vector<T> unzip_lanes(Vector<T> low, Vector<T> high, std::integer_sequence<int, lane...>) {
+    return __builtin_shuffle(low, high, Indices<T>{(2 * lane + odd)...});
+}
+
+template <class T, int odd>
+inline Vector<T> unzip(Vector<T> low, Vector<T> high) {
+    return unzip_lanes<T, odd>(low, high, std::make_integer_sequence<int, WIDTH<T>>{});
+}
+
 // x0 x1 x0 x1 ... of two neighbouring numbers in memory.
 inline Vector<float> broadcast_pair(const float* from) {
     typedef double Carrier __attribute__((aligned(4), may_alias));
