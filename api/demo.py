@@ -36,7 +36,7 @@ _TRANSFORMER = {
     "name": "demo-graphormer",
     "kind": "megagraph",
     "model": {"name": "graphormer"},
-    "training": {"epochs": 30},
+    "training": {"epochs": 30, "learning_rate": 0.005},
     "resources": {"num_workers": 2},
 }
 _SAMPLED = {

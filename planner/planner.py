@@ -24,6 +24,8 @@ _PROBE_MAX_PAIRS = 2**23
 # Chosen: from where latency rules to where bandwidth does.
 _PROBE_LINK_BYTES = (4 * 2**10, 64 * 2**10, 2**20, 4 * 2**20)
 
+_LONGEST_FACT = 60
+
 
 def probes_for(shape: JobShape, *, key: ProfileKey, cluster: ClusterSpec) -> ProbeRequest:
     """What to measure for ``shape`` on ``key.num_ranks`` ranks. Raises ``NoPlanFitsError`` when no plan is legal."""
@@ -67,16 +69,17 @@ def _unit_sizes(shape: TransformerShape, candidates: Sequence[Candidate]) -> tup
     degrees = {candidate.cp_degree for candidate in candidates}
     sizes = set()
     for degree in (min(degrees), max(degrees)):
-        for part in _PROBE_PARTS:
-            sizes.add(_unit_size(round(max(shape.graph_sizes) * part), cp_degree=degree))
+        affordable = math.sqrt(_PROBE_MAX_PAIRS * degree)
+        largest = min(max(shape.graph_sizes), affordable)
+        sizes |= {_unit_size(part * largest, cp_degree=degree) for part in _PROBE_PARTS}
         most = max(
             -(-shape.graphs_per_step // (candidate.dp_degree * candidate.num_micro_batches))
             for candidate in candidates
             if candidate.cp_degree == degree
         )
-        mean = _unit_size(math.ceil(_root_mean_square(shape.graph_sizes)), cp_degree=degree)
-        most = min(most, _PROBE_MAX_PAIRS // mean.num_pairs)
-        sizes |= {mean.model_copy(update={"num_graphs": count}) for count in (most // 4, most) if count > 1}
+        like = _unit_size(min(_root_mean_square(shape.graph_sizes), affordable), cp_degree=degree)
+        most = min(most, _PROBE_MAX_PAIRS // like.num_pairs)
+        sizes |= {like.model_copy(update={"num_graphs": count}) for count in (most // 4, most) if count > 1}
     return tuple(sorted(sizes, key=lambda size: (size.num_pairs, size.num_graphs, size.num_rows)))
 
 
@@ -84,10 +87,9 @@ def _root_mean_square(sizes: Sequence[int]) -> float:
     return math.sqrt(sum(size**2 for size in sizes) / len(sizes))
 
 
-def _unit_size(num_nodes: int, *, cp_degree: int) -> UnitSize:
-    """A rank's part of a graph of ``num_nodes`` nodes, of a smaller one where that would take too long to measure."""
-    shrink = min(1.0, (_PROBE_MAX_PAIRS * cp_degree) ** 0.5 / max(1, num_nodes))
-    columns = max(cp_degree, int(num_nodes * shrink))
+def _unit_size(num_nodes: float, *, cp_degree: int) -> UnitSize:
+    """The part of a graph of about ``num_nodes`` nodes that lies on the fullest rank."""
+    columns = max(cp_degree, math.ceil(num_nodes))
     return UnitSize(num_rows=-(-columns // cp_degree), num_columns=columns, num_shards=cp_degree)
 
 
@@ -101,7 +103,7 @@ def _check_profile(shape: JobShape, profile: Profile, num_ranks: int) -> None:
     if profile.key.shape != shape:
         asked, found = shape.model_dump(), profile.key.shape.model_dump()
         different = sorted(name for name in {*asked, *found} if asked.get(name) != found.get(name))
-        facts = ", ".join(f"{name} {asked.get(name)} against {found.get(name)}" for name in different)
+        facts = ", ".join(f"{name} {_short(asked.get(name))} against {_short(found.get(name))}" for name in different)
         raise ProfileMismatchError(
             f"the profile was measured for another job: {facts}; run the probe for this one", differences=different
         )
@@ -110,3 +112,9 @@ def _check_profile(shape: JobShape, profile: Profile, num_ranks: int) -> None:
             f"the profile was measured with {profile.key.num_ranks} ranks, the job has {num_ranks}; run the probe with"
             " as many ranks as the job"
         )
+
+
+def _short(value: object) -> str:
+    """A value as an error prints it: the sizes of thousands of graphs would bury the rest."""
+    text = str(value)
+    return text if len(text) <= _LONGEST_FACT else f"{text[:_LONGEST_FACT]}…"

@@ -24,8 +24,10 @@ def gpipe_actions(*, num_stages: int, num_micro_batches: int) -> StageActions:
 
 
 def one_f_one_b_actions(*, num_stages: int, num_micro_batches: int) -> StageActions:
-    """One forward, one backward after a warm-up of ``num_stages - stage - 1`` forwards (PipeDream-Flush, Narayanan
-    et al., ICML 2021, section 2.2): stage s holds at most ``num_stages - s`` micro-batches. One list per stage.
+    """One forward, one backward in turn, after a warm-up of forwards. One list per stage.
+
+    PipeDream-Flush (Narayanan et al., ICML 2021, section 2.2): stage s of S warms up with S − s − 1 forwards and holds
+    at most S − s micro-batches.
     """
     lists = []
     for stage in range(num_stages):

@@ -23,8 +23,7 @@ _GOOD_ENDS = frozenset({JobState.FINISHED, JobState.CANCELLED})
 def main(arguments: list[str]) -> int:
     """Drive one job; the exit code of the process."""
     if len(arguments) != 1:
-        print("usage: python -m service.driver_main JOB_ID", file=sys.stderr)  # noqa: T201
-        return 2
+        raise SystemExit("usage: python -m service.driver_main JOB_ID")
     job_id = arguments[0]
     settings = Settings()
     tee = LogTee(settings.job_dir(job_id) / "logs" / "driver.log")

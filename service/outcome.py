@@ -50,11 +50,14 @@ def _points(store: JobStore, job_id: str) -> Iterator[MetricPoint]:
 
 
 def _throughput(points: list[MetricPoint]) -> float | None:
-    """Items per second of all ranks together: the median over the reports, the first of them left out (warm-up)."""
+    """Items per second of all ranks together: the median over the reports, the first of them left out (warm-up).
+
+    Every rank reports the rate of all, over its own seconds; the slowest rank's seconds count.
+    """
     by_step: dict[int, float] = {}
     for point in points:
         if point.name == "items_per_s":
-            by_step[point.step] = by_step.get(point.step, 0.0) + point.value
+            by_step[point.step] = min(by_step.get(point.step, point.value), point.value)
     rates = [by_step[step] for step in sorted(by_step)]
     steady = sorted(rates[1:] or rates)
     return steady[len(steady) // 2] if steady else None

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import GetTimeoutError, RayTaskError
 
 from planner.actor import PlannerActor
 from planner.cluster import ClusterSpec
+from planner.errors import GraphmillError
 from planner.profiles import JobShape, ProbeRequest, Profile
 from service.driver import AnyPlan, RunOrder
 from service.driver_watch import StopOrderedError
@@ -19,7 +20,11 @@ from workers.data.paths import DataPaths
 
 PLAN_TIMEOUT_S = 300.0  # starting the actor takes a few seconds, the search of a large space a minute
 
-_log = logging.getLogger(__name__)
+
+class PlanTimeoutError(GraphmillError):
+    """The planner actor gave no answer in time."""
+
+    code = "plan_timeout"
 
 
 class RayEngine:
@@ -67,6 +72,11 @@ class RayEngine:
             plan: AnyPlan = ray.get(asked, timeout=PLAN_TIMEOUT_S)
         except RayTaskError as error:
             raise error.cause from None
+        except GetTimeoutError:
+            raise PlanTimeoutError(
+                f"the planner did not answer within {PLAN_TIMEOUT_S:g} s for {num_ranks} ranks; look on the dashboard"
+                " whether its actor could start, or ask for fewer ranks, which makes its search smaller"
+            ) from None
         ray.kill(self._planner)
         self._planner = None
         return plan

@@ -115,11 +115,9 @@ def _points(report: Mapping[str, Any], at: datetime) -> list[MetricPoint]:
 
 
 def _progress(before: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Where the run is; the throughput is that of all ranks together, accuracies stay until the next evaluation."""
+    """Where the run is, as rank 0 says (its throughput is that of all); accuracies stay until the next evaluation."""
     first = reports[0]
     values = {name: first["values"][name] for name in _SHOWN if name in first["values"]}
-    if "items_per_s" in values:
-        values["items_per_s"] = sum(report["values"].get("items_per_s", 0.0) for report in reports)
     return {**before, **{name: first[name] for name in ("step", "total_steps", "epoch")}, **values}
 
 

@@ -105,8 +105,8 @@ class _StagePricer:
             )
         if rough:
             sentences.append(
-                f"The curves of {', '.join(rough)} miss their samples by up to {100 * max(errors.values()):.0f} %: the"
-                " machine was busy during the probe, so the time is rough."
+                f"The curves of {', '.join(rough)} miss their samples by up to {100 * max(errors.values()):.0f} %, as"
+                " happens when the machine is busy during the probe: the time is rough."
             )
         return sentences
 

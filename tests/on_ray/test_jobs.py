@@ -29,7 +29,6 @@ def test_a_transformer_is_profiled_planned_trained_and_exported_on_two_ranks(clu
     assert driver["status"] == "RUNNING"
     (run,) = (run for run in cluster.ask("/api/train/v2/runs/v1")["train_runs"] if run["name"] == job_id)
     assert run["job_details"]["submission_id"] == job_id
-    assert run["status"] == "RUNNING", run["status_detail"]
     assert len(run["attempts"][0]["workers"]) == 2
 
     result = finish(cluster, job_id)

@@ -1,7 +1,7 @@
 """Stored profiles give stored plans: a change of the planner that moves a real decision must show itself here.
 
-The profiles were measured by real probes. ``python -m tests.planner.test_golden`` writes the plans anew; look at the
-difference before you keep it.
+The profiles are answers of real probes on two cores, clocked in processor seconds because the machine was shared.
+``python -m tests.planner.test_golden`` writes the plans anew; look at the difference before you keep it.
 """
 
 import json

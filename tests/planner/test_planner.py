@@ -210,10 +210,13 @@ def test_probes_surround_what_the_fullest_rank_will_meet():
     assert request.threads == (1,)
 
 
-def test_probes_of_large_graphs_stay_small():
+def test_probes_of_large_graphs_stay_small_and_apart():
     shape = transformer_shape(graph_sizes=(100_000,))
     request = probes_for(shape, key=key_of(shape, num_ranks=2), cluster=cluster())
-    assert 0.9 * 2**23 < max(size.num_pairs for size in request.unit_sizes) <= 2**23
+    pairs = [size.num_pairs for size in request.unit_sizes]
+    assert pairs[2] == pytest.approx(2**23, rel=0.01)
+    assert pairs[1] == pytest.approx(pairs[2] / 4, rel=0.01)
+    assert pairs[0] == pytest.approx(pairs[1] / 4, rel=0.01)
 
 
 def test_probes_of_many_graphs_hold_whole_micro_batches():

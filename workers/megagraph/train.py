@@ -23,13 +23,13 @@ from workers.errors import DatasetInvalidError
 from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.data_parallel import GraphDealer, StepShare
 from workers.megagraph.meter import StepMeter
-from workers.megagraph.milestones import Milestones
 from workers.megagraph.parallelize import parallelize
 from workers.megagraph.training_step import count_global, run_step
 from workers.models.registry import build_model
 from workers.ops.counter_dropout import draw_of
 from workers.spec import TrainingSpec
 from workers.training.memory import PeakMemory
+from workers.training.milestones import Milestones
 from workers.training.run import RankRun
 from workers.training.seeding import seed_everything
 

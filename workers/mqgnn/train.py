@@ -18,14 +18,15 @@ from workers.data.graph import TRAIN, Graph, GraphDataset
 from workers.errors import DatasetInvalidError, TrainingDivergedError
 from workers.models.registry import build_model
 from workers.mqgnn.engine import ReplicaStep, build_optimizer
+from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.exchange import AllReduce, Communicator, close_communicator, open_communicator
-from workers.mqgnn.milestones import Milestones
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages
 from workers.mqgnn.progress import ProgressMeter, Stopwatch
 from workers.mqgnn.seed_order import SeedOrder
 from workers.training.memory import PeakMemory
+from workers.training.milestones import Milestones
 from workers.training.run import RankRun
 from workers.training.seeding import seed_everything
 
@@ -42,7 +43,7 @@ def train(run: RankRun) -> dict[str, float]:
     graph = single_graph(dataset)
     communicator = open_communicator(run.world_size)
     try:
-        return _train(run, graph, num_classes=dataset.num_classes, communicator=communicator)
+        return _train(run, dataset, graph=graph, communicator=communicator)
     finally:
         close_communicator(communicator)
 
@@ -69,12 +70,12 @@ def check_plan(run: RankRun) -> None:
         )
 
 
-def _train(run: RankRun, graph: Graph, *, num_classes: int, communicator: Communicator) -> dict[str, float]:
+def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, communicator: Communicator) -> dict[str, float]:
     """Build everything from the plan, then take all steps that are left."""
     spec, dtype = run.spec.training, getattr(torch, run.spec.training.dtype)
     memory = PeakMemory(run.device)
     memory.start()
-    model = build_model(run.spec.model, num_features=graph.features.num_features, num_classes=num_classes)
+    model = build_model(run.spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
     model = model.to(run.device, dtype)
     optimizer = build_optimizer(model, learning_rate=spec.learning_rate, weight_decay=spec.weight_decay)
     exchange = AllReduce(model, communicator=communicator)
@@ -96,15 +97,16 @@ def _train(run: RankRun, graph: Graph, *, num_classes: int, communicator: Commun
     )
     pipeline = Pipeline(stages, budgets=run.plan.queues, pipelined=run.plan.pipelined)
     progress = ProgressMeter(pipeline)
+    evaluator = Evaluator(graph, rank=run.rank, communicator=communicator, device=run.device, dtype=dtype)
     milestones = Milestones(
         run,
         model=model,
         optimizer=optimizer,
-        graph=graph,
-        num_classes=num_classes,
+        dataset=dataset,
         steps_per_epoch=order.steps_per_epoch,
-        communicator=communicator,
-        progress=progress,
+        count=lambda: evaluator.count(model),
+        barrier=communicator.barrier,
+        meter=progress,
         memory=memory,
     )
     return _take_all_steps(

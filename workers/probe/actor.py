@@ -5,6 +5,7 @@ store that the first of them opens.
 """
 
 import time
+from typing import Any
 
 import ray
 import torch.distributed as dist
@@ -78,7 +79,7 @@ def measure_on_cluster(
         remove_placement_group(places)
 
 
-def _answers(asked: list, *, deadline: float) -> list:
+def _answers(asked: list[ray.ObjectRef], *, deadline: float) -> list[Any]:
     """All answers; the first failure ends the waiting, because the other ranks then wait for the failed one."""
     pending = asked
     while pending:

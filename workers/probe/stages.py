@@ -4,13 +4,14 @@ A mini-batch goes through the very workers and the very step that training uses,
 together; so sampled sizes, page faults and waiting for the slower replica are in the numbers.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from planner.profiles import ProbeRequest, StageSample
 from workers.data.graph import TRAIN, GraphDataset
@@ -75,7 +76,7 @@ class _Replica:
         model = build_model(spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
         model = model.to(ranks.device, dtype)
         self._ranks, self._batch_size = ranks, batch_size
-        self._parameter_bytes = parameter_bytes(model)
+        self._parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
         self._step = ReplicaStep(
             model,
             optimizer=build_optimizer(model, learning_rate=training.learning_rate, weight_decay=training.weight_decay),
@@ -98,34 +99,35 @@ class _Replica:
     def measure(self, *, num_threads: int, budget_s: float) -> list[StageSample]:
         """One sample per stage, from as many mini-batches as fit into ``budget_s``. Collective."""
         for _ in range(_WARM_UPS):
-            warm: dict[str, _Observed] = {}
-            self._run(warm, _timed)
+            warm = self.run_once()
         (step_s,) = self._ranks.largest([sum(stage.seconds[0] for stage in warm.values())])
-        seen: dict[str, _Observed] = {}
+        seen: defaultdict[str, _Observed] = defaultdict(_Observed)
         for _ in range(int(np.clip(budget_s / max(step_s, 1e-6), _FEWEST, _MOST))):
             self._run(seen, _timed)
         for _ in range(_PEAKS):
             self._run(seen, _weighed)
-        update, exchange = seen.pop("update"), seen["exchange"]
-        seen["compute"].seconds = [sum(pair) for pair in zip(seen["compute"].seconds, update.seconds, strict=True)]
-        exchange.num_bytes.append(self._parameter_bytes)
+        compute, update = seen["compute"], seen.pop("update")
+        compute.seconds = [sum(pair) for pair in zip(compute.seconds, update.seconds, strict=True)]
         if self._ranks.group is None:
             del seen["exchange"]
         return [self._sample(name, stage, num_threads) for name, stage in seen.items()]
 
-    def run_once(self) -> None:
-        """One step that nobody watches."""
-        self._run({}, _timed)
+    def run_once(self) -> dict[str, _Observed]:
+        """One step, timed by stage. Collective."""
+        seen: defaultdict[str, _Observed] = defaultdict(_Observed)
+        self._run(seen, _timed)
+        return seen
 
-    def _run(self, seen: dict[str, _Observed], watch: "_Watch") -> None:
+    def _run(self, seen: defaultdict[str, _Observed], watch: "_Watch") -> None:
         """One step, every stage watched by itself."""
         device, item = self._ranks.device, next(self._tasks)
         for name, worker in self._workers.items():
-            item = watch(lambda work=worker, given=item: work(given), seen.setdefault(name, _Observed()), device)
+            item = watch(partial(worker, item), seen[name], device)
             seen[name].num_bytes.append(item.nbytes)
-        loss = watch(lambda: self._step.compute(item), seen.setdefault("compute", _Observed()), device)
-        watch(lambda: self._step.exchange(loss), seen.setdefault("exchange", _Observed()), device)
-        watch(self._step.update, seen.setdefault("update", _Observed()), device)
+        loss = watch(partial(self._step.compute, item), seen["compute"], device)
+        watch(partial(self._step.exchange, loss), seen["exchange"], device)
+        watch(self._step.update, seen["update"], device)
+        seen["exchange"].num_bytes.append(self._parameter_bytes)
 
     def _sample(self, name: str, stage: _Observed, num_threads: int) -> StageSample:
         """The mean of all replicas' seconds (together they wait for the slower), the largest of all else."""
@@ -142,11 +144,6 @@ class _Replica:
             num_bytes=round(num_bytes),
             peak_bytes=round(peak_bytes),
         )
-
-
-def parameter_bytes(model: nn.Module) -> int:
-    """Bytes of all parameters."""
-    return sum(parameter.nbytes for parameter in model.parameters())
 
 
 _Watch = Callable[[Callable[[], Any], _Observed, torch.device], Any]

@@ -14,7 +14,8 @@ namespace graphmill::GRAPHMILL_ISA {
 template <class T>
 struct BackwardScratch {
     static constexpr int64_t tile_keys = 24;
-    static constexpr int64_t block_keys = 6 * tile_keys;
+    static constexpr int64_t block_keys = 4 * tile_keys;
+    static constexpr int64_t staged_pitch = block_keys + 16;
 
     int64_t size, vectors;           // `vectors` hold the 2 * size numbers of one row of `rows` or `grad_kv`
     T *q, *grad_out, *grad_q;        // [tiles, heads, size, rows]
@@ -24,9 +25,9 @@ struct BackwardScratch {
     T *k, *v;                        // [heads, block_keys, size]
     T* grad_kv;                      // [heads, block_keys, vectors]: dv and dk by turns
     T* table;                        // [heads, MAX_BUCKETS]
-    Index<T>* buckets;               // [block_keys, rows]
-    Index<T>* words;                 // [block_keys / sizeof(T), rows]
-    T* grad_scores;                  // [heads, tile_keys, rows]
+    uint8_t* buckets;        // [block_keys, rows]
+    uint8_t* staged;         // [rows, staged_pitch]
+    T* grad_scores;                  // [heads, block_keys, rows]
     T* pairs;                        // [tile_keys, rows, 2]: weight and score gradient
     T* sums;                         // [COPIES, MAX_BUCKETS, heads]
     int64_t used_bytes;
@@ -47,9 +48,9 @@ struct BackwardScratch {
         v = arena.take<T>(key_count * size);
         grad_kv = arena.take<T>(key_count * vectors * WIDTH<T>);
         table = arena.take<T>(GROUP_HEADS * MAX_BUCKETS);
-        buckets = arena.take<Index<T>>(block_keys * TILE_ROWS);
-        words = arena.take<Index<T>>(block_keys / sizeof(T) * TILE_ROWS);
-        grad_scores = arena.take<T>(GROUP_HEADS * tile_keys * TILE_ROWS);
+        buckets = arena.take<uint8_t>(block_keys * TILE_ROWS);
+        staged = arena.take<uint8_t>(TILE_ROWS * staged_pitch);
+        grad_scores = arena.take<T>(key_count * TILE_ROWS);
         pairs = arena.take<T>(tile_keys * TILE_ROWS * 2);
         sums = arena.take<T>(COPIES * MAX_BUCKETS * GROUP_HEADS);
         used_bytes = arena.used_bytes();
@@ -60,7 +61,7 @@ template <class T>
 struct BackwardTile {
     const T *q, *grad_out, *minus_lse, *minus_delta;
     const T *k, *v;
-    const Index<T>* buckets;
+    const uint8_t* buckets;
     T *grad_scores, *pairs;
     int64_t size;
     int64_t keys;
@@ -186,14 +187,13 @@ inline void back_unit(Shared& shared, const Unit& unit, const BackwardScratch<T>
             int64_t rows = smaller(TILE_ROWS, unit.rows - t * TILE_ROWS);
             int64_t row_vectors = (rows + WIDTH<T> - 1) / WIDTH<T>;
             const uint8_t* buckets = call.buckets + (unit.first_row + t * TILE_ROWS) * call.buckets_stride + block;
-            pack_buckets<T>(at.buckets, at.words, buckets, call.buckets_stride, rows, block_keys);
-            for (int64_t j = 0; j < block_keys; j += Scratch::tile_keys) {
-                int64_t keys = smaller(Scratch::tile_keys, block_keys - j);
-                for (int64_t h = 0; h < unit.heads; ++h) {
-                    int64_t row = (t * GROUP_HEADS + h) * TILE_ROWS;
+            pack_buckets(at.buckets, at.staged, Scratch::staged_pitch, buckets, call.buckets_stride, rows, block_keys);
+            for (int64_t h = 0; h < unit.heads; ++h) {
+                int64_t row = (t * GROUP_HEADS + h) * TILE_ROWS;
+                Bias bias(at.table + h * MAX_BUCKETS);
+                for (int64_t j = 0; j < block_keys; j += Scratch::tile_keys) {
+                    int64_t keys = smaller(Scratch::tile_keys, block_keys - j);
                     int64_t key = h * Scratch::block_keys + j;
-                    T* grad_scores = at.grad_scores + h * Scratch::tile_keys * TILE_ROWS;
-                    Bias bias(at.table + h * MAX_BUCKETS);
                     in_runs<VECTORS>(row_vectors, [&]<int I>(int64_t i) __attribute__((always_inline)) {
                         int64_t lane = i * WIDTH<T>;
                         BackwardTile<T> tile{
@@ -204,7 +204,7 @@ inline void back_unit(Shared& shared, const Unit& unit, const BackwardScratch<T>
                             .k = at.k + key * at.size,
                             .v = at.v + key * at.size,
                             .buckets = at.buckets + j * TILE_ROWS + lane,
-                            .grad_scores = grad_scores + lane,
+                            .grad_scores = at.grad_scores + key * TILE_ROWS + lane,
                             .pairs = at.pairs + 2 * lane,
                             .size = at.size,
                             .keys = keys,
@@ -218,9 +218,9 @@ inline void back_unit(Shared& shared, const Unit& unit, const BackwardScratch<T>
                     });
                     add_over_rows<T>(at.grad_kv + key * pitch, at.pairs, at.rows + row * pitch, keys, rows, at.vectors);
                 }
-                add_by_bucket<T>(at.sums, at.grad_scores, Scratch::tile_keys * TILE_ROWS,
-                                 at.buckets + j * TILE_ROWS, keys, row_vectors);
             }
+            add_by_bucket<T>(at.sums, at.grad_scores, Scratch::block_keys * TILE_ROWS, at.buckets, block_keys,
+                             row_vectors);
             flush_sums(table_sums, at.sums, call.num_buckets);
         }
         if (!unit.is_first) wait_for_progress(shared, unit.number - 1, blocks_done + 1);
@@ -235,7 +235,7 @@ void backward(Shared& shared, int64_t number, void* memory) {
     Unit unit = unit_of(call, shared.cut, number);
     BackwardScratch<T> at(call, shared.cut, memory);
     pack_backward_rows(call, unit, at);
-    fill(at.grad_scores, GROUP_HEADS * BackwardScratch<T>::tile_keys * TILE_ROWS, T(0));
+    fill(at.grad_scores, GROUP_HEADS * BackwardScratch<T>::block_keys * TILE_ROWS, T(0));
     fill(at.sums, COPIES * MAX_BUCKETS * GROUP_HEADS, T(0));
     double* table_sums = shared.table_sums + number * MAX_BUCKETS * GROUP_HEADS;
     fill(table_sums, MAX_BUCKETS * GROUP_HEADS, 0.0);

@@ -16,8 +16,8 @@ struct BiasByPermutation {
         for (int r = 0; r < R; ++r) part[r] = load(table + r * WIDTH<T>);
     }
 
-    Vector<T> operator()(const Index<T>* buckets) const {
-        auto index = *reinterpret_cast<const Indices<T>*>(buckets);
+    Vector<T> operator()(const uint8_t* buckets) const {
+        Indices<T> index = widened<T>(buckets);
         Vector<T> low = __builtin_shuffle(part[0], part[1], index);
         if constexpr (R == 2) return low;
         Vector<T> high = __builtin_shuffle(part[R - 2], part[R - 1], index);
@@ -31,7 +31,7 @@ struct BiasByIndex {
 
     explicit BiasByIndex(const T* table) : table(table) {}
 
-    Vector<T> operator()(const Index<T>* buckets) const {
+    Vector<T> operator()(const uint8_t* buckets) const {
         Vector<T> bias{};
         GRAPHMILL_UNROLL
         for (int lane = 0; lane < WIDTH<T>; ++lane) bias[lane] = table[buckets[lane]];

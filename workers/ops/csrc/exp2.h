@@ -6,10 +6,6 @@
 
 #include "simd.h"
 
-#if GRAPHMILL_VECTOR_BYTES == 64
-#include <immintrin.h>
-#endif
-
 namespace graphmill::GRAPHMILL_ISA {
 
 inline Vector<float> exp2_fraction(Vector<float> f) {

@@ -14,6 +14,7 @@ template <class T>
 struct ForwardScratch {
     static constexpr int64_t tile_keys = 48 * 4 / sizeof(T);  // a tile of weights fits into the first-level cache
     static constexpr int64_t block_keys = 192;
+    static constexpr int64_t staged_pitch = block_keys + 16;
 
     int64_t size;
     T *q, *out;              // [tiles, heads, size, rows]
@@ -21,8 +22,8 @@ struct ForwardScratch {
     int32_t* row_bits;       // [tiles, heads, rows]
     T *k, *v;                // [heads, block_keys, size]
     T* table;                // [heads, MAX_BUCKETS]
-    Index<T>* buckets;       // [block_keys, rows]
-    Index<T>* words;         // [block_keys / sizeof(T), rows]
+    uint8_t* buckets;        // [block_keys, rows]
+    uint8_t* staged;         // [rows, staged_pitch]
     T* weights;              // [tile_keys, rows]
     int64_t used_bytes;
 
@@ -38,8 +39,8 @@ struct ForwardScratch {
         k = arena.take<T>(GROUP_HEADS * block_keys * size);
         v = arena.take<T>(GROUP_HEADS * block_keys * size);
         table = arena.take<T>(GROUP_HEADS * MAX_BUCKETS);
-        buckets = arena.take<Index<T>>(block_keys * TILE_ROWS);
-        words = arena.take<Index<T>>(block_keys / sizeof(T) * TILE_ROWS);
+        buckets = arena.take<uint8_t>(block_keys * TILE_ROWS);
+        staged = arena.take<uint8_t>(TILE_ROWS * staged_pitch);
         weights = arena.take<T>(tile_keys * TILE_ROWS);
         used_bytes = arena.used_bytes();
     }
@@ -50,7 +51,7 @@ template <class T>
 struct ForwardTile {
     T *q, *out, *top, *total, *decay;
     const T *k, *v;
-    const Index<T>* buckets;
+    const uint8_t* buckets;
     T* weights;
     int64_t size;
     int64_t keys;
@@ -177,7 +178,7 @@ inline void attend_unit(const Call& call, const Unit& unit, const ForwardScratch
         for (int64_t t = 0; t < unit.tiles; ++t) {
             int64_t rows = smaller(TILE_ROWS, unit.rows - t * TILE_ROWS);
             const uint8_t* buckets = call.buckets + (unit.first_row + t * TILE_ROWS) * call.buckets_stride + block;
-            int64_t seen = pack_buckets<T>(at.buckets, at.words, buckets, call.buckets_stride, rows, block_keys);
+            int64_t seen = pack_buckets(at.buckets, at.staged, Scratch::staged_pitch, buckets, call.buckets_stride, rows, block_keys);
             largest = seen > largest ? seen : largest;
             for (int64_t h = 0; h < unit.heads; ++h) {
                 int64_t row = (t * GROUP_HEADS + h) * TILE_ROWS;

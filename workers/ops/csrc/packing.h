@@ -103,38 +103,52 @@ inline void pack_table(T* to, const Call& call, int64_t head) {
     for (int64_t b = 0; b < MAX_BUCKETS; ++b) to[b] = b < call.num_buckets ? table[b] * T(LOG2_E) : T(0);
 }
 
-// to[j][i] = buckets[i][j], widened to the lanes of T, 0 up to TILE_ROWS. Returns the largest.
-//
-// Words of sizeof(T) neighbouring keys are transposed first, then split. `words` has room for `keys` x TILE_ROWS bytes.
-template <class T>
-inline int64_t pack_buckets(Index<T>* to, Index<T>* words, const uint8_t* buckets, int64_t stride, int64_t rows,
-                            int64_t keys) {
-    constexpr int64_t word = sizeof(T);
-    int64_t whole = keys / word, rest = keys % word;
-    for (int64_t i = 0; i < rows; ++i) {
-        const uint8_t* from = buckets + i * stride;
-        for (int64_t j = 0; j < whole; ++j) __builtin_memcpy(words + j * TILE_ROWS + i, from + j * word, word);
-        if (rest) {
-            Index<T> last = 0;
-            __builtin_memcpy(&last, from + whole * word, rest);
-            words[whole * TILE_ROWS + i] = last;
+// Bytes of a 16 x 16 square, transposed: four rounds, each of which moves one bit of the row's number behind the bits of
+// the column's.
+inline void transpose_square(uint8_t* to, int64_t to_pitch, const uint8_t* from, int64_t from_pitch) {
+    typedef uint8_t Bytes __attribute__((vector_size(16)));
+    typedef uint8_t Loose __attribute__((vector_size(16), aligned(1), may_alias));
+    constexpr Bytes low{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+    constexpr Bytes high{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    Bytes x[16], y[16];
+    GRAPHMILL_UNROLL
+    for (int i = 0; i < 16; ++i) x[i] = *reinterpret_cast<const Loose*>(from + i * from_pitch);
+    GRAPHMILL_UNROLL
+    for (int round = 0; round < 4; ++round) {
+        GRAPHMILL_UNROLL
+        for (int i = 0; i < 8; ++i) {
+            y[2 * i] = __builtin_shuffle(x[i], x[i + 8], low);
+            y[2 * i + 1] = __builtin_shuffle(x[i], x[i + 8], high);
+        }
+        GRAPHMILL_UNROLL
+        for (int i = 0; i < 16; ++i) x[i] = y[i];
+    }
+    GRAPHMILL_UNROLL
+    for (int i = 0; i < 16; ++i) *reinterpret_cast<Loose*>(to + i * to_pitch) = x[i];
+}
+
+// to[j][i] = buckets[i][j] for i < rows, j < keys, and 0 up to TILE_ROWS; keys are padded to a multiple of 16. Returns the
+// largest bucket. `staged` has room for TILE_ROWS rows of staged_pitch bytes: the caller's rows may lie a power of two
+// apart, where a cache holds few of them at a time.
+inline int64_t pack_buckets(uint8_t* to, uint8_t* staged, int64_t staged_pitch, const uint8_t* buckets, int64_t stride,
+                            int64_t rows, int64_t keys) {
+    uint8_t largest = 0;
+    for (int64_t i = 0; i < TILE_ROWS; ++i) {
+        uint8_t* row = staged + i * staged_pitch;
+        int64_t count = i < rows ? keys : 0;
+        for (int64_t j = 0; j < count; ++j) {
+            uint8_t bucket = buckets[i * stride + j];
+            row[j] = bucket;
+            largest = largest > bucket ? largest : bucket;
+        }
+        for (int64_t j = count; j < (keys + 15) / 16 * 16; ++j) row[j] = 0;
+    }
+    for (int64_t j = 0; j < keys; j += 16) {
+        for (int64_t i = 0; i < TILE_ROWS; i += 16) {
+            transpose_square(to + j * TILE_ROWS + i, TILE_ROWS, staged + i * staged_pitch + j, staged_pitch);
         }
     }
-    for (int64_t j = 0; rows < TILE_ROWS && j * word < keys; ++j) {
-        fill(words + j * TILE_ROWS + rows, TILE_ROWS - rows, Index<T>(0));
-    }
-    Indices<T> largest = {};
-    for (int64_t j = 0; j < keys; ++j) {
-        auto* from = reinterpret_cast<const Indices<T>*>(words + j / word * TILE_ROWS);
-        auto* tile = reinterpret_cast<Indices<T>*>(to + j * TILE_ROWS);
-        for (int64_t i = 0; i < TILE_ROWS / WIDTH<T>; ++i) {
-            tile[i] = from[i] >> (8 * (j % word)) & 255;
-            largest = tile[i] > largest ? tile[i] : largest;
-        }
-    }
-    int64_t most = 0;
-    for (int lane = 0; lane < WIDTH<T>; ++lane) most = largest[lane] > most ? largest[lane] : most;
-    return most;
+    return largest;
 }
 
 }  // namespace graphmill::GRAPHMILL_ISA

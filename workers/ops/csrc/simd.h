@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <utility>
 
+#if GRAPHMILL_VECTOR_BYTES > 16
+#include <immintrin.h>
+#endif
+
 // Unroll a loop of constant count completely: only then do arrays of vectors live in registers.
 #define GRAPHMILL_UNROLL _Pragma("GCC unroll 64")
 
@@ -71,6 +75,29 @@ inline V pinned(V x) {
 template <class V>
 inline V larger(V a, V b) {
     return a > b ? a : b;
+}
+
+// WIDTH bytes, each widened to a lane.
+template <class T>
+inline Indices<T> widened(const uint8_t* bytes) {
+#if GRAPHMILL_VECTOR_BYTES == 64
+    if constexpr (sizeof(T) == 4) {
+        return reinterpret_cast<Indices<T>>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes))));
+    } else {
+        return reinterpret_cast<Indices<T>>(_mm512_cvtepu8_epi64(_mm_loadu_si64(bytes)));
+    }
+#elif GRAPHMILL_VECTOR_BYTES == 32
+    if constexpr (sizeof(T) == 4) {
+        return reinterpret_cast<Indices<T>>(_mm256_cvtepu8_epi32(_mm_loadu_si64(bytes)));
+    } else {
+        return reinterpret_cast<Indices<T>>(_mm256_cvtepu8_epi64(_mm_loadu_si32(bytes)));
+    }
+#else
+    Indices<T> wide{};
+    GRAPHMILL_UNROLL
+    for (int lane = 0; lane < WIDTH<T>; ++lane) wide[lane] = bytes[lane];
+    return wide;
+#endif
 }
 
 // The lanes of two vectors by turns, a0 b0 a1 b1 ...: the first half of that, then (half = 1) the second.

@@ -25,7 +25,7 @@ struct OfHeads<double> {
 
 // sums[i % COPIES][buckets[j][i]][h] += grad[h][j][i]; one head's gradients are `head_pitch` apart.
 template <class T>
-inline void add_by_bucket(T* sums, const T* grad, int64_t head_pitch, const Index<T>* buckets, int64_t keys,
+inline void add_by_bucket(T* sums, const T* grad, int64_t head_pitch, const uint8_t* buckets, int64_t keys,
                           int64_t vectors) {
     using Heads = typename OfHeads<T>::Vector;
     alignas(64) T by_pair[WIDTH<T> * GROUP_HEADS];

@@ -6,18 +6,24 @@ at the ends of their epochs and of the run, evaluation first, so that a checkpoi
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from workers.data.graph import TEST, GraphDataset
-from workers.megagraph.meter import StepMeter
 from workers.training.checkpoint import CheckpointStore
 from workers.training.evaluation import BestModel, accuracies
 from workers.training.export import export_model
 from workers.training.memory import PeakMemory
 from workers.training.run import RankRun, Report
+
+
+class Meter(Protocol):
+    """What was measured of the steps since it was last asked."""
+
+    def take(self) -> dict[str, float]:
+        """``loss``, ``step_time_s``, ``items_per_s`` (all ranks) and what else there is; clears them."""
 
 
 class Milestones:
@@ -36,7 +42,7 @@ class Milestones:
         steps_per_epoch: int,
         count: Callable[[], Tensor],
         barrier: Callable[[], None],
-        meter: StepMeter,
+        meter: Meter,
         memory: PeakMemory,
     ) -> None:
         self._run, self._model, self._optimizer, self._dataset = run, model, optimizer, dataset

@@ -1,0 +1,56 @@
+"""The run that Ray Train is given; what it relies on inside Ray is checked here, so that an upgrade is noticed."""
+
+from pathlib import Path
+
+from service.driver import RunOrder
+from service.ray_training import MOST_START_FAILURES, build_trainer
+from service.spec import JobSpec
+from tests.kit.builders import job_document, two_rank_plan
+from workers.data.paths import DataPaths
+from workers.ray_backend import RankGroupConfig
+from workers.ray_loop import LoopConfig
+
+
+def order(tmp_path: Path, **resources: float) -> RunOrder:
+    limits = {"max_restarts": 3}
+    return RunOrder(
+        job_id="job-1",
+        spec=JobSpec.model_validate(job_document(resources={"num_workers": 2, **resources}, limits=limits)),
+        plan=two_rank_plan(),
+        data=DataPaths(root=None, cache=tmp_path / "cache"),
+        job_dir=str(tmp_path / "jobs" / "job-1"),
+    )
+
+
+def test_rays_folder_of_the_run_is_the_jobs_own(tmp_path: Path) -> None:
+    run_config = build_trainer(order(tmp_path)).run_config
+    assert Path(run_config.storage_path) / run_config.name == tmp_path / "jobs" / "job-1"
+
+
+def test_restarts_are_bounded_in_every_way(tmp_path: Path) -> None:
+    failures = build_trainer(order(tmp_path)).run_config.failure_config
+    assert (failures.max_failures, failures.max_preemption_failures) == (3, 3)
+    assert failures.controller_failure_limit == MOST_START_FAILURES
+
+
+def test_ranks_with_gpus_talk_nccl_and_others_gloo(tmp_path: Path) -> None:
+    assert build_trainer(order(tmp_path)).backend_config.backend == "gloo"
+    trainer = build_trainer(order(tmp_path, gpus_per_worker=1))
+    assert trainer.backend_config.backend == "nccl"
+    assert trainer.scaling_config.resources_per_worker == {"CPU": 1.0, "GPU": 1.0}
+    assert isinstance(trainer.backend_config, RankGroupConfig)
+
+
+def test_the_ranks_are_told_the_plan(tmp_path: Path) -> None:
+    told = LoopConfig.model_validate(build_trainer(order(tmp_path)).train_loop_config)
+    assert told.plan == two_rank_plan()
+    assert told.spec.kind == "megagraph"
+
+
+def test_rays_helpers_without_use_for_us_are_left_out_and_no_others(tmp_path: Path) -> None:
+    trainer = build_trainer(order(tmp_path))
+    names = {type(callback).__name__ for callback in trainer._create_default_callbacks()}
+    assert {"BackendSetupCallback", "UserCallbackHandler", "AcceleratorSetupCallback"} <= names
+    assert not {"DatasetsCallback", "PlacementGroupCleanerCallback"} & names
+    everything = {type(callback).__name__ for callback in super(type(trainer), trainer)._create_default_callbacks()}
+    assert everything - names == {"DatasetsCallback", "PlacementGroupCleanerCallback"}
