@@ -160,4 +160,4 @@ class ProbeRequest(Frozen):
     stage_batch_sizes: tuple[int, ...] = ()
     threads: tuple[int, ...] = (1,)
     repeats: int = Field(default=5, ge=1)
-    budget_s: float = Field(default=4.0, gt=0)
+    budget_s: float = Field(default=6.0, gt=0)

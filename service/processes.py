@@ -74,23 +74,25 @@ def end_processes(head: ProcessIdentity, *, mark: str, grace_s: float, kill_s: f
             with suppress(psutil.Error):
                 process.kill()
         time.sleep(_POLL_S)
-        _reap(head.pid)
+        _reap(head)
+    _reap(head)
     return []
 
 
 def _wait_until_gone(head: ProcessIdentity, *, mark: str, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        _reap(head.pid)
+        _reap(head)
         if not head.is_alive() and not members_of(head, mark=mark):
             return
         time.sleep(_POLL_S)
 
 
-def _reap(pid: int) -> None:
+def _reap(head: ProcessIdentity) -> None:
     """Collect the head's exit status when it is a child of this process; it would stay a zombie otherwise."""
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+    with suppress(ChildProcessError, FileNotFoundError):
+        if ProcessIdentity.of(head.pid) == head:
+            os.waitpid(head.pid, os.WNOHANG)
 
 
 def _candidates(head: ProcessIdentity, mark: bytes) -> Iterator[psutil.Process]:

@@ -103,4 +103,6 @@ def test_a_zombie_is_not_alive() -> None:
     while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < deadline
     assert not identity.is_alive()
+    assert end_processes(identity, mark=MARK, grace_s=0, kill_s=5) == []
+    assert not Path(f"/proc/{child.pid}").exists(), "the zombie was left"
     child.wait()

@@ -82,7 +82,7 @@ __attribute__((always_inline)) inline void score_back(const BackwardTile<T>& til
             grad[r][i] = has_dropout ? Vector<T>{} : load(tile.minus_delta + i * W);
         }
     }
-    for (int64_t c = 0; c < tile.size; ++c) {
+    over_size(tile.size, [&](int64_t c) __attribute__((always_inline)) {
         Vector<T> rows[I];
         GRAPHMILL_UNROLL
         for (int i = 0; i < I; ++i) rows[i] = pinned(load(tile.q + c * TILE_ROWS + i * W));
@@ -100,7 +100,7 @@ __attribute__((always_inline)) inline void score_back(const BackwardTile<T>& til
             GRAPHMILL_UNROLL
             for (int i = 0; i < I; ++i) grad[r][i] += rows[i] * value;
         }
-    }
+   });
     GRAPHMILL_UNROLL
     for (int r = 0; r < J; ++r) {
         GRAPHMILL_UNROLL
@@ -190,6 +190,7 @@ inline void back_unit(Shared& shared, const Unit& unit, const BackwardScratch<T>
             pack_buckets(at.buckets, at.staged, Scratch::staged_pitch, buckets, call.buckets_stride, rows, block_keys);
             for (int64_t h = 0; h < unit.heads; ++h) {
                 int64_t row = (t * GROUP_HEADS + h) * TILE_ROWS;
+                fetch_ahead<T>(call, unit, block, Scratch::block_keys, t, h, true);
                 Bias bias(at.table + h * MAX_BUCKETS);
                 for (int64_t j = 0; j < block_keys; j += Scratch::tile_keys) {
                     int64_t keys = smaller(Scratch::tile_keys, block_keys - j);
@@ -210,7 +211,7 @@ inline void back_unit(Shared& shared, const Unit& unit, const BackwardScratch<T>
                             .keys = keys,
                             .dropout = {at.row_bits + row, call.column_bits + block + j, int32_t(call.threshold)},
                         };
-                        in_runs<2>(keys, [&]<int J>(int64_t first) __attribute__((always_inline)) {
+                        in_runs<3>(keys, [&]<int J>(int64_t first) __attribute__((always_inline)) {
                             score_back<T, J, I, Bias, has_dropout>(tile, bias, first, lane);
                         });
                         add_over_keys<T, I, false>(at.grad_q + row * at.size + lane, nullptr, tile.k, tile.grad_scores,

@@ -68,7 +68,7 @@ __attribute__((always_inline)) inline void score(const ForwardTile<T>& tile, con
         GRAPHMILL_UNROLL
         for (int i = 0; i < I; ++i) sum[r][i] = bias(tile.buckets + (j + r) * TILE_ROWS + i * WIDTH<T>);
     }
-    for (int64_t c = 0; c < tile.size; ++c) {
+    over_size(tile.size, [&](int64_t c) __attribute__((always_inline)) {
         Vector<T> q[I];
         GRAPHMILL_UNROLL
         for (int i = 0; i < I; ++i) q[i] = pinned(load(tile.q + c * TILE_ROWS + i * WIDTH<T>));
@@ -78,7 +78,7 @@ __attribute__((always_inline)) inline void score(const ForwardTile<T>& tile, con
             GRAPHMILL_UNROLL
             for (int i = 0; i < I; ++i) sum[r][i] += q[i] * k;
         }
-    }
+   });
     GRAPHMILL_UNROLL
     for (int r = 0; r < J; ++r) {
         GRAPHMILL_UNROLL
@@ -181,6 +181,7 @@ inline void attend_unit(const Call& call, const Unit& unit, const ForwardScratch
             int64_t seen = pack_buckets(at.buckets, at.staged, Scratch::staged_pitch, buckets, call.buckets_stride, rows, block_keys);
             largest = seen > largest ? seen : largest;
             for (int64_t h = 0; h < unit.heads; ++h) {
+                fetch_ahead<T>(call, unit, block, Scratch::block_keys, t, h, false);
                 int64_t row = (t * GROUP_HEADS + h) * TILE_ROWS;
                 for (int64_t j = 0; j < block_keys; j += Scratch::tile_keys) {
                     int64_t key = (h * Scratch::block_keys + j) * at.size;

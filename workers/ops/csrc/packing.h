@@ -40,6 +40,10 @@ inline void copy(T* to, const T* from, int64_t count) {
     for (; i < count; ++i) to[i] = from[i];
 }
 
+inline void fetch(const void* from, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at, 0, 2);
+}
+
 // Some rows of one head.
 template <class T>
 struct HeadRows {
@@ -88,6 +92,17 @@ inline void pack_heads(T* to, int64_t pitch, const Rows& rows, int64_t first, in
             const T* from = static_cast<const T*>(rows.data) + (first + i) * rows.row_stride +
                             (unit.first_head + h) * rows.head_stride;
             copy(to + h * pitch + i * size, from, size);
+        }
+    }
+}
+
+// Asks for rows that pack_heads will read soon: a processor guesses addresses within a page, not across pages.
+template <class T>
+inline void fetch_heads(const Rows& rows, int64_t first, int64_t count, const Unit& unit, int64_t size) {
+    for (int64_t i = first; i < first + count; ++i) {
+        for (int64_t h = 0; h < unit.heads; ++h) {
+            fetch(static_cast<const T*>(rows.data) + i * rows.row_stride + (unit.first_head + h) * rows.head_stride,
+                  size * sizeof(T));
         }
     }
 }
@@ -149,6 +164,34 @@ inline int64_t pack_buckets(uint8_t* to, uint8_t* staged, int64_t staged_pitch, 
         }
     }
     return largest;
+}
+
+// While head h of tile t works on one block of keys: asks for a share of what comes next, the buckets of the next tile and
+// the next block's keys.
+template <class T>
+inline void fetch_ahead(const Call& call, const Unit& unit, int64_t block, int64_t block_keys, int64_t t, int64_t h,
+                        bool backward) {
+    bool last = t + 1 == unit.tiles;
+    int64_t tile = unit.first_row + (last ? 0 : t + 1) * TILE_ROWS;
+    int64_t key = last ? block + block_keys : block;
+    if (key < call.num_keys) {
+        int64_t keys = smaller(block_keys, call.num_keys - key);
+        int64_t end = unit.first_row + unit.rows;
+        for (int64_t i = tile + h; i < tile + TILE_ROWS && i < end; i += unit.heads) {
+            fetch(call.buckets + i * call.buckets_stride + key, keys);
+        }
+    }
+    int64_t parts = unit.tiles * unit.heads, part = t * unit.heads + h;
+    int64_t next = block + block_keys;
+    int64_t keys = smaller(block_keys, call.num_keys - next);
+    if (keys <= 0) return;
+    int64_t from = next + keys * part / parts, count = next + keys * (part + 1) / parts - from;
+    fetch_heads<T>(call.k, from, count, unit, call.head_size);
+    fetch_heads<T>(call.v, from, count, unit, call.head_size);
+    if (backward) {
+        fetch_heads<T>(call.grad_k, from - block_keys, count, unit, call.head_size);
+        fetch_heads<T>(call.grad_v, from - block_keys, count, unit, call.head_size);
+    }
 }
 
 }  // namespace graphmill::GRAPHMILL_ISA

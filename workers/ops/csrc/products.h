@@ -24,6 +24,17 @@ __attribute__((always_inline)) inline void in_runs(int64_t count, Body body, int
     }
 }
 
+// Calls body(c) for c < size, four at a time: a processor mispredicts the end of a short loop less often.
+template <class Body>
+__attribute__((always_inline)) inline void over_size(int64_t size, Body body) {
+    int64_t c = 0;
+    for (; c + 4 <= size; c += 4) {
+        GRAPHMILL_UNROLL
+        for (int part = 0; part < 4; ++part) body(c + part);
+    }
+    for (; c < size; ++c) body(c);
+}
+
 // sums[c][i] = decay[i] * sums[c][i] + sum over j of keys[j][c] * tile[j][i], for I vectors of rows i.
 template <class T, int I, bool has_decay>
 inline void add_over_keys(T* sums, const T* decay, const T* keys, const T* tile, int64_t num_keys, int64_t size) {
