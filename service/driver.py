@@ -108,6 +108,7 @@ def drive(
     run = _Run(job, store=store, settings=settings, engine=engine)
     with sigint_raises():
         end = _end_of(run, watch)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on nothing changes how the job ends
         if end.target is not JobState.FINISHED:
             _leave(engine)  # before the move: who sees the job ended finds nothing of it on the cluster
         watch.stop()
@@ -127,7 +128,6 @@ def _attempt(run: "_Run", watch: DriverWatch) -> _End:
     try:
         watch.start()
         run.to_end()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on nothing changes how the job ends
         return _End(target=JobState.FINISHED)
     except (StopOrderedError, SystemExit):  # Ray turns SIGTERM into the latter
         return _stopped(watch)
