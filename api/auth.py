@@ -29,7 +29,7 @@ def ensure_api_key(settings: Settings) -> str:
     if settings.api_key is not None:
         return settings.api_key
     file = settings.api_key_file
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, draft = tempfile.mkstemp(prefix=".api_key-", dir=file.parent)  # mkstemp makes it 0600
     try:
         with os.fdopen(descriptor, "w") as stream:

@@ -1,12 +1,14 @@
 """The command line. It speaks to the service through ``api.client`` alone and imports no part of the server.
 
 Exit codes: 0 done; 1 the job failed; 2 wrong usage, bad settings or a bad spec; 3 the service cannot be reached; 4 the
-job was cancelled; 5 the service refused (no such job, it has ended, wrong key); 130 interrupted (the job goes on).
+job was cancelled; 5 the service refused (no such job, it has ended, wrong key); 70 a fault of this program, which says
+nothing about the job; 130 interrupted (the job goes on).
 """
 
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +28,8 @@ app = typer.Typer(
     help="Train graph transformers and sampled graph neural networks on a cluster.",
     epilog=(
         "Exit codes: 0 done; 1 the job failed; 2 wrong usage, bad settings or a bad spec; 3 the service cannot be"
-        " reached; 4 the job was cancelled; 5 the service refused; 130 interrupted (the job goes on)."
+        " reached; 4 the job was cancelled; 5 the service refused; 70 a fault of this program; 130 interrupted (the job"
+        " goes on)."
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -55,7 +58,7 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Serve the API here, on an embedded cluster unless GRAPHMILL_RAY_DASHBOARD names another. Ctrl-C ends both."""
-    arguments = [sys.executable, "-m", "api.main"]
+    arguments = [sys.executable, "-P", "-m", "api.main"]  # -P: a folder of the user's named api is not ours
     arguments += [] if host is None else ["--host", host]
     arguments += [] if port is None else ["--port", str(port)]
     arguments += ["--json"] if as_json else []
@@ -169,6 +172,8 @@ def _read_spec(path: Path) -> object:
         raise SpecFileError(f"cannot read the spec: {error}") from error
     except yaml.YAMLError as error:
         raise SpecFileError(f"{path} is not YAML: {error}") from error
+    except (TypeError, ValueError, RecursionError) as error:  # dates as keys, anchors in circles, endless nesting
+        raise SpecFileError(f"{path} holds YAML that JSON has no words for: {error}") from error
     return _with_absolute_data(document, folder=Path.cwd() if str(path) == "-" else path.parent.absolute())
 
 
@@ -195,6 +200,9 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(ExitCode.FAULT)
 
 
 if __name__ == "__main__":

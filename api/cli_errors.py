@@ -26,6 +26,7 @@ class ExitCode(IntEnum):
     UNREACHABLE = 3
     JOB_CANCELLED = 4
     REFUSED = 5
+    FAULT = 70  # as sysexits.h has it: an error of ours, no word about any job
     INTERRUPTED = 130
 
 
@@ -48,21 +49,24 @@ def reporting_errors(*, as_json: bool) -> Iterator[None]:
         bad = error.problem.code in _BAD_INPUT_CODES
         raise typer.Exit(ExitCode.BAD_INPUT if bad else ExitCode.REFUSED) from error
     except ServiceUnreachableError as error:
-        _report(error, as_json=as_json)
+        _report(error.code, error.message, as_json=as_json)
         raise typer.Exit(ExitCode.UNREACHABLE) from error
     except GraphmillError as error:
-        _report(error, as_json=as_json)
+        _report(error.code, error.message, as_json=as_json)
         raise typer.Exit(ExitCode.BAD_INPUT) from error
     except BrokenPipeError:  # the reader of our output has seen enough: `graphmill logs JOB | head`
         sys.stderr.close()
         raise typer.Exit(ExitCode.DONE) from None
+    except OSError as error:
+        _report("file_unusable", str(error), as_json=as_json)
+        raise typer.Exit(ExitCode.BAD_INPUT) from error
 
 
-def _report(error: GraphmillError, *, as_json: bool) -> None:
+def _report(code: str, message: str, *, as_json: bool) -> None:
     if as_json:
-        sys.stderr.write(json.dumps({"code": error.code, "detail": error.message}) + "\n")
+        sys.stderr.write(json.dumps({"code": code, "detail": message}) + "\n")
         return
-    line = Text.assemble(("error", "bold red"), f" ({error.code}): {error.message}")
+    line = Text.assemble(("error", "bold red"), f" ({code}): {message}")
     open_console(stderr=True).print(line, soft_wrap=True)
 
 

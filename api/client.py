@@ -161,7 +161,8 @@ class GraphmillClient:
     def download(self, job_id: str, directory: str | Path, *, prefix: str = "export/") -> list[Path]:
         """Download the artifacts below ``prefix`` (empty: all) into ``directory``, without the prefix; each file whole.
 
-        Raises ``DownloadRefusedError`` for a path that leads out of the directory.
+        A connection that breaks begins its file anew. Raises ``DownloadRefusedError`` for a path that leads out of the
+        directory, ``OSError`` where that cannot be written.
         """
         chosen = [item for item in self.artifacts(job_id).items if item.path.startswith(prefix)]
         return [self._download(item, Path(directory), item.path.removeprefix(prefix)) for item in chosen]
@@ -188,10 +189,11 @@ class GraphmillClient:
         target = directory.joinpath(*parts)
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_name(target.name + ".part")
-        with self._transport.stream(artifact.href, read_timeout_s=60.0) as response, draft.open("wb") as file:
-            for piece in response.iter_bytes():
-                file.write(piece)
-        os.replace(draft, target)
+        try:
+            self._transport.save(artifact.href, draft)
+            os.replace(draft, target)
+        finally:
+            draft.unlink(missing_ok=True)
         return target
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -28,10 +29,11 @@ from service.spec import JobState
 
 _HOME = Path(".graphmill/demo")
 _NEIGHBOUR = Path("../shared/data")  # where a copy of the public data sets lies beside some checkouts
+_SERVER = (sys.executable, "-P", "-m", "api.main", "--port", "0", "--json")
 _STOP_S = 40.0
 _INSTEAD = "digits-knn"  # built in: scikit-learn's digits
 
-# Small enough for two CPU cores, and enough to reach the accuracies in docs/benchmarks.md.
+# Small enough for two CPU cores, and enough to learn something.
 _TRANSFORMER = {
     "name": "demo-graphormer",
     "kind": "megagraph",
@@ -61,6 +63,7 @@ def main() -> int:
     console = open_console()
     _set_defaults()
     states = []
+    signal.signal(signal.SIGTERM, _on_terminate)
     try:
         with _serving(console) as addresses, GraphmillClient(url=addresses.api) as client:
             for wanted, spec in (("Cora", _TRANSFORMER), ("Photo", _SAMPLED)):
@@ -69,6 +72,11 @@ def main() -> int:
         console.print("interrupted")
         return 130
     return 0 if states == [JobState.FINISHED, JobState.FINISHED] else 1
+
+
+def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
+    """SIGTERM unwinds like Ctrl-C does, so that the server is ended too."""
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _set_defaults() -> None:
@@ -82,8 +90,7 @@ def _set_defaults() -> None:
 def _serving(console: Console) -> Iterator[Addresses]:
     """The server as a process of its own, ended on the way out with its cluster, whatever happened."""
     console.print("Starting the API and an embedded Ray cluster ...", style="dim")
-    command = [sys.executable, "-m", "api.main", "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
+    with subprocess.Popen(_SERVER, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
         try:
             assert server.stdout is not None
             line = server.stdout.readline()
@@ -92,12 +99,21 @@ def _serving(console: Console) -> Iterator[Addresses]:
             facts = json.loads(line)
             yield Addresses(api=facts["api"], dashboard=facts["dashboard"])
         finally:
-            server.send_signal(signal.SIGINT)
-            try:
-                server.wait(timeout=_STOP_S)
-            except subprocess.TimeoutExpired:
-                stop_everything()
-            console.print("The API and the cluster have ended.", style="dim")
+            for again in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it behind
+                signal.signal(again, signal.SIG_IGN)
+            _end(server)
+    if server.returncode:
+        raise SystemExit(f"the server ended with exit code {server.returncode}")
+    console.print("The API and the cluster have ended.", style="dim")
+
+
+def _end(server: "subprocess.Popen[str]") -> None:
+    server.send_signal(signal.SIGINT)
+    try:
+        server.wait(timeout=_STOP_S)
+    except subprocess.TimeoutExpired:
+        stop_everything()
+        server.kill()
 
 
 def _run_job(

@@ -9,7 +9,10 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from api.auth import KeyCheck
 from api.errors import BodyTooLargeError, MalformedJSONError, MediaTypeError, UnauthorizedError
+from api.readiness import DatabaseCheck
+from service.cluster import ClusterClient
 from service.dispatch_loop import DispatchLoop
+from service.faults import show
 from service.jobs import Jobs
 from service.settings import Settings
 
@@ -22,7 +25,8 @@ class Backend:
     jobs: Jobs
     loop: DispatchLoop
     key: KeyCheck
-    dashboard_url: str = ""
+    database: DatabaseCheck
+    cluster: ClusterClient
     closing: bool = field(default=False)
     streams: int = field(default=0)
 
@@ -91,9 +95,9 @@ DocumentDep = Annotated[Any, Depends(_document)]
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} appears twice in one object")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {show(name)} appears twice in one object")
+        found[name] = value
     return found

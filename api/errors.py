@@ -51,6 +51,12 @@ class EventIdInvalidError(GraphmillError):
     code = "event_id_invalid"
 
 
+class RangeError(GraphmillError):
+    """The Range header asks for bytes that the file does not have, or is not written as one."""
+
+    code = "range_not_satisfiable"
+
+
 class TooManyStreamsError(GraphmillError):
     """This process holds as many event streams as it may."""
 
@@ -79,11 +85,11 @@ PROBLEMS: dict[str, ProblemKind] = {
     "body_too_large": ProblemKind(413, "The body is too large"),
     "unsupported_media_type": ProblemKind(415, "The body must be JSON"),
     "log_offset_beyond_end": ProblemKind(416, "The log is shorter than that"),
+    "range_not_satisfiable": ProblemKind(416, "The file has no such bytes"),
     "spec_invalid": ProblemKind(422, "The job spec has faults"),
     "request_invalid": ProblemKind(422, "A parameter has faults"),
     "queue_full": ProblemKind(429, "Too many jobs wait"),
     "internal_error": ProblemKind(500, "The service has a fault"),
-    "cluster_unreachable": ProblemKind(503, "The cluster cannot be reached"),
     "store_unavailable": ProblemKind(503, "The database cannot be reached"),
     "too_many_streams": ProblemKind(503, "Too many event streams are open"),
 }

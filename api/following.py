@@ -8,8 +8,7 @@ from typing import Any
 
 import httpx
 
-from api.client_errors import RequestRefusedError
-from api.transport import Pauses, Transport, is_busy
+from api.transport import RETRIED, Pauses, Transport
 from service.spec import JobState
 from service.states import TERMINAL
 
@@ -51,14 +50,9 @@ def follow_events(transport: Transport, job_id: str, *, after: int) -> Iterator[
                     yield event
                     if event.final_state is not None:
                         return
-        except httpx.TransportError as error:
+        except RETRIED as error:
             cause = error
-        except RequestRefusedError as error:
-            if not is_busy(error):
-                raise
-            cause = error
-        if not pauses.wait():
-            raise transport.unreachable(cause)
+        transport.pause_after(cause, pauses)
 
 
 def follow_log(transport: Transport, job_id: str, *, tail: int | None) -> Iterator[str]:

@@ -1,7 +1,10 @@
 """The API process: composes settings, store, cluster, dispatcher and routes, and serves until it is told to end.
 
+    claim the home ─▶ take the port ─▶ open the store ─▶ attach to the cluster, or start it ─▶ serve
+
 Started as ``python -m api.main`` (``graphmill serve`` does so). Without an external cluster it attaches to the embedded
-one, or starts it. SIGINT and SIGTERM end both; a SIGKILL ends this process only, and the next one attaches again.
+one, or starts it. SIGINT, SIGTERM and SIGHUP end both; a SIGKILL, or a fault of ours, ends this process only, and the
+next one attaches again. What can fail for a reason of the user's comes before the cluster.
 """
 
 import argparse
@@ -12,7 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import FrameType
 
 import uvicorn
@@ -20,12 +23,14 @@ import uvicorn
 from api.app import create_app
 from api.auth import KeyCheck, ensure_api_key
 from api.deps import Backend
-from api.server_state import read_server_state, remove_server_state, write_server_state
+from api.embedded_cluster import EmbeddedCluster
+from api.readiness import DatabaseCheck
+from api.server_state import claim_home, remove_server_state, write_server_state
 from planner.errors import GraphmillError
 from service.cluster import ClusterClient
 from service.dispatch_loop import DispatchLoop
 from service.dispatcher import Dispatcher
-from service.embedded import start_cluster, stop_cluster
+from service.embedded import stop_cluster
 from service.jobs import Jobs
 from service.policies import Patience
 from service.ray_cluster import RayCluster
@@ -33,14 +38,15 @@ from service.settings import Settings, check_serving, load_settings
 from service.store.engine import open_store
 from service.store.job_store import JobStore
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BACKLOG = 1024
 _SHUTDOWN_S = 5  # open streams end by themselves well before
 
 
-class AlreadyServingError(GraphmillError):
-    """Another API process serves this home, or the port is taken."""
+class CannotListenError(GraphmillError):
+    """The address to listen on is taken, or not this machine's."""
 
-    code = "already_serving"
+    code = "cannot_listen"
 
 
 def build_backend(settings: Settings, *, store: JobStore, cluster: ClusterClient) -> Backend:
@@ -54,32 +60,23 @@ def build_backend(settings: Settings, *, store: JobStore, cluster: ClusterClient
         jobs=Jobs(store, settings, wake=loop.wake),
         loop=loop,
         key=KeyCheck(ensure_api_key(settings)),
-        dashboard_url=cluster.dashboard_url,
+        database=DatabaseCheck(lambda: store.take_lease("readiness", holder=holder, seconds=1.0)),
+        cluster=cluster,
     )
 
 
 def serve(settings: Settings, *, as_json: bool = False) -> None:
     """Serve until a signal comes. Raises ``GraphmillError`` for what a user can mend."""
     check_serving(settings)
-    running = read_server_state(settings)
-    if running is not None:
-        raise AlreadyServingError(
-            f"process {running.process.pid} serves {settings.home} at {running.url} already; `graphmill stop` ends it",
-            url=running.url,
-        )
-    with _listening(settings) as listener, _cluster(settings) as cluster:
-        store = open_store(settings.database_url)
-        app = create_app(build_backend(settings, store=store, cluster=cluster))
-        server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_SHUTDOWN_S))
-        host, port = listener.getsockname()[:2]
-        url = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
-        write_server_state(settings, url=url, dashboard_url=cluster.dashboard_url)
-        try:
+    with claim_home(settings), _listening(settings) as (listener, url), _stated(settings, url=url):
+        ensure_api_key(settings)  # a key file that cannot be used is told before a cluster is started
+        with closing(open_store(settings.database_url)) as store, _cluster(settings) as cluster:
+            app = create_app(build_backend(settings, store=store, cluster=cluster))
+            server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_SHUTDOWN_S))
             _announce(settings, url=url, dashboard_url=cluster.dashboard_url, as_json=as_json)
             server.run(sockets=[listener])
-        finally:
-            remove_server_state(settings)
-            store.close()
+            if not server.started:
+                raise RuntimeError("the application did not start; its log says why")
 
 
 class _Server(uvicorn.Server):
@@ -92,7 +89,7 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def _listening(settings: Settings) -> Iterator[socket.socket]:
+def _listening(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
     """Take the port first: a taken one is told before a cluster is started. Early requests wait until we serve."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -101,26 +98,46 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
             listener.bind((settings.host, settings.port))
             listener.listen(_BACKLOG)
         except OSError as error:
-            raise AlreadyServingError(
+            raise CannotListenError(
                 f"cannot listen on {settings.host}:{settings.port} ({error}); set GRAPHMILL_PORT to a free port, or to"
                 " 0 to have one chosen",
             ) from error
-        yield listener
+        host, port = listener.getsockname()[:2]
+        host = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+        yield listener, f"http://{host}:{port}"
+
+
+@contextmanager
+def _stated(settings: Settings, *, url: str) -> Iterator[None]:
+    """Be found by `graphmill stop` and by clients of this machine, also while the cluster starts and ends."""
+    write_server_state(settings, url=url)
+    try:
+        yield
+    finally:
+        remove_server_state(settings)
 
 
 @contextmanager
 def _cluster(settings: Settings) -> Iterator[ClusterClient]:
-    """The external cluster, or the embedded one, which ends with us unless we are killed."""
+    """The external cluster, or the embedded one, which ends with us unless we are killed.
+
+    A fault of ours is no order to end the jobs of others: a cluster that was here before stays.
+    """
     if settings.ray_dashboard is not None:
         yield RayCluster(settings.ray_dashboard, token=settings.ray_token)
         return
-    info = start_cluster(settings)
+    cluster = EmbeddedCluster(settings)
+    stays = False
     try:
-        yield RayCluster(info.dashboard_url, token=info.token())
+        yield cluster
+    except Exception:
+        stays = cluster.was_running
+        raise
     finally:
-        for again in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half a cluster behind
-            signal.signal(again, signal.SIG_IGN)
-        stop_cluster(settings)
+        if not stays:
+            for again in _SIGNALS:  # a second Ctrl-C must not leave half a cluster behind
+                signal.signal(again, signal.SIG_IGN)
+            stop_cluster(settings)
 
 
 def _announce(settings: Settings, *, url: str, dashboard_url: str, as_json: bool) -> None:
@@ -143,6 +160,11 @@ def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
+def _on_hang_up(_signal: int, _frame: FrameType | None) -> None:
+    """The terminal is gone: end as on SIGTERM, which uvicorn knows how to do in good order."""
+    signal.raise_signal(signal.SIGTERM)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``python -m api.main``; the exit code is 0 after a signal, 2 for what a user can mend."""
     parser = argparse.ArgumentParser(prog="python -m api.main", description="Serve the Graphmill API.")
@@ -153,6 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = {name: value for name in ("host", "port") if (value := getattr(options, name)) is not None}
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGTERM, _on_terminate)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means it
+        signal.signal(signal.SIGHUP, _on_hang_up)
     try:
         serve(load_settings(**given), as_json=options.json)
     except GraphmillError as error:

@@ -1,22 +1,50 @@
-"""Which API process serves this home, and where: a small file that clients on this machine and ``stop`` read."""
+"""Which API process serves this home, and where: a small file that clients on this machine and ``stop`` read.
 
+A lock beside it, held for life, lets one process at a time serve a home; it falls with the process, whatever ends it.
+"""
+
+import fcntl
 import os
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from planner.errors import GraphmillError
 from planner.frozen import Frozen
+from service.private_files import write_private
 from service.processes import ProcessIdentity
 from service.settings import Settings
 
 
+class AlreadyServingError(GraphmillError):
+    """Another API process serves this home."""
+
+    code = "already_serving"
+
+
 class ServerState(Frozen):
-    """A serving API process."""
+    """A serving API process, from before its cluster is started until after that has ended."""
 
     process: ProcessIdentity
     url: str
-    dashboard_url: str
+
+
+@contextmanager
+def claim_home(settings: Settings) -> Iterator[None]:
+    """Be the only API process of this home inside the block. Raises ``AlreadyServingError``."""
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (settings.home / "server.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            state = read_server_state(settings)
+            who = "another process" if state is None else f"process {state.process.pid} ({state.url})"
+            raise AlreadyServingError(
+                f"{who} serves {settings.home} already; `graphmill stop` ends it, GRAPHMILL_HOME names another home"
+            ) from error
+        yield
 
 
 def read_server_state(settings: Settings) -> ServerState | None:
@@ -33,15 +61,10 @@ def last_server_state(settings: Settings) -> ServerState | None:
         return None
 
 
-def write_server_state(settings: Settings, *, url: str, dashboard_url: str) -> None:
+def write_server_state(settings: Settings, *, url: str) -> None:
     """Say that this process serves this home."""
-    state = ServerState(process=ProcessIdentity.of(os.getpid()), url=url, dashboard_url=dashboard_url)
-    file = _file(settings)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(prefix=".api-", dir=file.parent)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(state.model_dump_json(indent=1))
-    os.replace(draft, file)
+    state = ServerState(process=ProcessIdentity.of(os.getpid()), url=url)
+    write_private(_file(settings), state.model_dump_json(indent=1))
 
 
 def remove_server_state(settings: Settings) -> None:

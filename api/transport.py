@@ -7,6 +7,7 @@ the patience starts anew with every answer, so one blip does not use it up for t
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,9 +17,10 @@ from api.client_errors import RequestRefusedError, ServiceUnreachableError
 from api.connection import Connection
 from api.schemas.problems import PROBLEM_MEDIA_TYPE, Problem
 
-_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
-_LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
+_TIMEOUT_S = 30.0
+_TIMEOUT = httpx.Timeout(_TIMEOUT_S, connect=5.0)
 _BUSY = frozenset({429, 503})
+RETRIED = (httpx.TransportError, RequestRefusedError)  # what ``Transport.pause_after`` judges
 
 
 class Pauses:
@@ -43,7 +45,8 @@ class Pauses:
         self._since = now if self._since is None else self._since
         if now - self._since >= self._patience_s:
             return False
-        self._sleep(max(self._next_s, at_least_s))
+        left_s = self._patience_s - (now - self._since)
+        self._sleep(min(max(self._next_s, at_least_s), left_s))
         self._next_s = min(self._next_s * 2, self._longest_s)
         return True
 
@@ -58,7 +61,7 @@ class Transport:
             base_url=connection.url,
             headers={"Authorization": f"Bearer {connection.api_key}"},
             timeout=_TIMEOUT,
-            trust_env=httpx.URL(connection.url).host not in _LOCAL,  # no proxy stands between us and this machine
+            trust_env=not connection.is_local,
         )
 
     def close(self) -> None:
@@ -71,14 +74,10 @@ class Transport:
         while True:
             try:
                 response = self._http.request(method, path, **arguments)
-            except httpx.TransportError as error:
-                if not pauses.wait():
-                    raise self.unreachable(error) from error
-                continue
-            if response.status_code in _BUSY and pauses.wait(at_least_s=_retry_after(response)):
-                continue
-            check(response)
-            return response
+                check(response)
+                return response
+            except RETRIED as error:
+                self.pause_after(error, pauses)
 
     @contextmanager
     def stream(self, path: str, *, read_timeout_s: float, **arguments: Any) -> Iterator[httpx.Response]:
@@ -90,13 +89,35 @@ class Transport:
             check(response)
             yield response
 
-    def unreachable(self, cause: Exception) -> ServiceUnreachableError:
-        """The error for a service that stayed silent."""
-        return ServiceUnreachableError(
-            f"no answer from {self.url} for {self.patience_s:g} s ({cause}); is `graphmill serve` running?"
-            " GRAPHMILL_URL names another address",
-            url=self.url,
-        )
+    def save(self, path: str, file: Path) -> None:
+        """Write what is at ``path`` into ``file``, from its beginning again when the connection breaks.
+
+        Raises ``RequestRefusedError``, ``ServiceUnreachableError``.
+        """
+        pauses = Pauses(self.patience_s)
+        while True:
+            try:
+                with self.stream(path, read_timeout_s=_TIMEOUT_S) as response, file.open("wb") as target:
+                    for piece in response.iter_bytes():
+                        target.write(piece)
+                return
+            except RETRIED as error:
+                self.pause_after(error, pauses)
+
+    def pause_after(self, cause: Exception, pauses: Pauses) -> None:
+        """Sleep before the next attempt, or raise what ``cause`` comes to if there is no point in one.
+
+        Raises ``RequestRefusedError``, ``ServiceUnreachableError``.
+        """
+        if isinstance(cause, RequestRefusedError):
+            if cause.problem.status not in _BUSY or not pauses.wait(at_least_s=cause.details["retry_after_s"]):
+                raise cause
+        elif isinstance(cause, httpx.UnsupportedProtocol) or not pauses.wait():
+            raise ServiceUnreachableError(
+                f"no answer from {self.url} for {self.patience_s:g} s ({cause}); is `graphmill serve` running?"
+                " GRAPHMILL_URL names another address",
+                url=self.url,
+            ) from cause
 
 
 def check(response: httpx.Response) -> None:
@@ -104,12 +125,9 @@ def check(response: httpx.Response) -> None:
     if response.status_code < 400:
         return
     problem = _problem(response)
-    raise RequestRefusedError(problem.detail, problem=problem.model_dump(mode="json"), status=response.status_code)
-
-
-def is_busy(error: RequestRefusedError) -> bool:
-    """Whether the service only asked for patience."""
-    return error.problem.status in _BUSY
+    raise RequestRefusedError(
+        problem.detail, problem=problem.model_dump(mode="json"), retry_after_s=_retry_after(response)
+    )
 
 
 def _problem(response: httpx.Response) -> Problem:

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 
 from planner.plan import MegaGraphPlan, MQGNNPlan, Prediction, RunnerUp
 
+NOISY_STAGES = (
+    "Slow mini-batches took more than twice the mean, as happens when the machine is busy during the probe: the time is"
+    " rough."
+)
+
 
 def explain_choice(choice: str, *, num_candidates: int, num_fitting: int) -> str:
     """Which candidate won, and among how many."""
@@ -60,6 +65,15 @@ def explain_overlap(*, serial_s: float | None, pipelined_s: float | None, pipeli
     return (
         f"The stages run one after the other ({serial_s:.4f} s per step): overlapping them would take"
         f" {pipelined_s:.4f} s, because they would share the same cores."
+    )
+
+
+def explain_no_overlap(num_cores: float) -> str:
+    """Why the stages of a sampled pipeline cannot overlap at all."""
+    cores = "less than one core" if num_cores < 1 else _count(int(num_cores), "core")
+    return (
+        f"The stages run one after the other: a rank has {cores}, and overlapping needs one for a sampling worker"
+        " beside those of the compute threads, and the memory for its queues."
     )
 
 

@@ -16,6 +16,10 @@ from planner.errors import ProfileMismatchError
 from planner.profiles import LinkSample, Profile, UnitSample
 
 _SMALLEST = 1e-12  # seconds or bytes: nothing that was measured lies below
+# Chosen: on a quiet machine curves miss their samples by a few per cent (small sizes by up to twenty).
+ROUGH_FIT = 0.3
+# Chosen: on a quiet machine slow mini-batches (p95) take about a third longer than the mean.
+_ROUGH_SPREAD = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,17 +47,20 @@ class Work:
 class Curve:
     """``constant + per_visit * visits + per_row * rows + per_pair * pairs``, in seconds or bytes.
 
-    ``worst_error`` is the largest |fitted − measured| / measured, ``points`` are what it was fitted to; they did not
-    tell all terms apart if not ``is_determined``.
+    ``points`` are what it was fitted to.
     """
 
     constant: float
     per_visit: float
     per_row: float
     per_pair: float
-    worst_error: float
     points: tuple[tuple[Work, float], ...]
-    is_determined: bool = True
+
+    @property
+    def worst_error(self) -> float:
+        """The largest |fitted − measured| / measured."""
+        fitted = np.array([self.at(work) for work, _ in self.points])
+        return _worst_error(fitted, np.array([value for _, value in self.points], dtype=np.float64))
 
     def at(self, work: Work) -> float:
         """The value for ``work``."""
@@ -63,15 +70,15 @@ class Curve:
     def bound_at(self, work: Work) -> float:
         """A bound, if the curve lies on or above all its points and more work never takes less.
 
-        A point that is at least as large in every respect bounds what is smaller. Beyond the points no term can have
-        grown faster than the fastest, so all of the value is taken to.
+        Between points that is the least of those that are at least as large in every respect; the curve may lie below
+        it there. Beyond the points no term can have grown faster than the fastest, so all of the value is taken to.
         """
         beyond = max(1.0, self._beyond(work))
         inside = Work(
             *(min(term / beyond, most) for term, most in zip(work.terms[1:], self._largest.terms[1:], strict=True))
         )
         larger = [value for point, value in self.points if point.holds(inside)]
-        return beyond * min([*larger, self.at(inside)] if self.is_determined or not larger else larger)
+        return beyond * (min(larger) if larger else self.at(inside))
 
     def covers(self, work: Work) -> bool:
         """Whether ``work`` lies within what was measured; beyond it the curve is a guess."""
@@ -167,6 +174,25 @@ def fit_profile(profile: Profile) -> FittedProfile:
     )
 
 
+def is_rough(profile: Profile) -> bool:
+    """Whether the machine was too busy during the probe for its times to be used again.
+
+    Units are rough when their curves miss the samples by ``ROUGH_FIT`` of all the time that these took, stages when
+    slow mini-batches take more than twice the mean. Links are not asked: they take little of a step.
+    """
+    spread = sum(stage.p95_s - stage.seconds for stage in profile.stages)
+    if spread > _ROUGH_SPREAD * sum(stage.seconds for stage in profile.stages):
+        return True
+    curves = fit_profile(profile).units
+    missed = total = 0.0
+    for sample in profile.units:
+        unit, work = curves[sample.unit, sample.num_threads], work_of(sample)
+        for curve, seconds in ((unit.forward_s, sample.forward_s), (unit.backward_s, sample.backward_s)):
+            missed += abs(curve.at(work) - seconds)
+            total += seconds
+    return missed > ROUGH_FIT * total
+
+
 def fit_unit(samples: Sequence[UnitSample]) -> UnitCurves:
     """Time by least squares; memory by least squares, then raised until no sample lies above it."""
     works = [work_of(sample) for sample in samples]
@@ -201,20 +227,16 @@ def fit_curve(points: Sequence[tuple[Work, float]]) -> Curve:
     """
     terms = np.array([work.terms for work, _ in points], dtype=np.float64)
     values = np.array([value for _, value in points], dtype=np.float64)
-    growing = _growing(terms)
-    used = _distinguishable(terms, growing)
-    solution, errors = _fit(terms[:, used], values)
+    used = _distinguishable(terms, _growing(terms))
     coefficients = np.zeros(4)
-    coefficients[used] = solution
+    coefficients[used] = _fit(terms[:, used], values)
     constant, per_visit, per_row, per_pair = coefficients.tolist()
     return Curve(
         constant=constant,
         per_visit=per_visit,
         per_row=per_row,
         per_pair=per_pair,
-        worst_error=float(errors.max()),
         points=tuple(points),
-        is_determined=len(used) == len(growing),
     )
 
 
@@ -238,25 +260,36 @@ def fit_link(samples: Sequence[LinkSample]) -> Link:
     """The α-β line (Hockney, Parallel Computing 20, 1994) through the samples of one operation."""
     sizes = np.array([sample.num_bytes for sample in samples], dtype=np.float64)
     seconds = np.array([sample.seconds for sample in samples], dtype=np.float64)
-    coefficients, errors = _fit(np.stack([np.ones_like(sizes), sizes], axis=1), seconds)
+    design = np.stack([np.ones_like(sizes), sizes], axis=1)
+    coefficients = _fit(design, seconds)
     return Link(
         alpha_s=float(coefficients[0]),
         beta_s_per_byte=float(coefficients[1]),
-        worst_error=float(errors.max()),
+        worst_error=_worst_error(design @ coefficients, seconds),
         largest_bytes=int(sizes.max()),
     )
 
 
-def _fit(design: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients ≥ 0 and the relative error of each point."""
-    positive = values[values > 0]
-    if not len(positive):
-        return np.zeros(design.shape[1]), np.zeros(len(values))
-    weights = 1.0 / np.maximum(values, max(positive.min(), _SMALLEST))
+def _fit(design: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The coefficients ≥ 0 of the least relative errors."""
+    if not values.any():
+        return np.zeros(design.shape[1])
+    weights = 1.0 / _yardstick(values)
     scale = np.maximum(np.abs(design * weights[:, None]).max(axis=0), 1e-300)  # columns of like size: nnls is unscaled
     solution, _ = nnls(design * weights[:, None] / scale, values * weights)
-    coefficients = solution / scale
-    return coefficients, np.abs(design @ coefficients - values) * weights
+    coefficients: np.ndarray = solution / scale
+    return coefficients
+
+
+def _worst_error(fitted: np.ndarray, values: np.ndarray) -> float:
+    """The largest relative error; 0 where all that was measured is 0."""
+    return float((np.abs(fitted - values) / _yardstick(values)).max()) if values.any() else 0.0
+
+
+def _yardstick(values: np.ndarray) -> np.ndarray:
+    """What errors are measured by: the values, those of 0 like the smallest above."""
+    yardstick: np.ndarray = np.maximum(values, max(values[values > 0].min(), _SMALLEST))
+    return yardstick
 
 
 def _scale(curve: Curve, factor: float) -> Curve:

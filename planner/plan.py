@@ -4,6 +4,9 @@ A worker that holds (plan, rank) decides nothing outside the bounds and rules na
 exactly what runs, golden files pin it, and a plan can be written by hand.
 """
 
+import hashlib
+import json
+from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter, model_validator
@@ -40,10 +43,19 @@ class Stage(Frozen):
 
 
 class Partition(Frozen):
-    """Which node goes to which cp rank: ``order`` of the nodes, cut into shards of equal work."""
+    """Which node goes to which cp rank: ``order`` of the nodes, cut into shards of equal work.
+
+    ``fingerprint`` is that of the cut (``describe_partition``); empty in a plan that is to be held against no data.
+    """
 
     order: Literal["natural"] = "natural"
     fingerprint: str = ""
+
+
+def describe_partition(graph_sizes: Iterable[int], *, cp_degree: int) -> Partition:
+    """How graphs of these nodes (in any order) are cut over ``cp_degree`` ranks: planner and runtime must agree."""
+    cut = json.dumps({"order": "natural", "cp_degree": cp_degree, "graph_sizes": sorted(graph_sizes)})
+    return Partition(order="natural", fingerprint=hashlib.sha256(cut.encode()).hexdigest()[:32])
 
 
 class Prediction(Frozen):
@@ -133,10 +145,10 @@ def steps_per_report(step_time_s: float) -> int:
 def check_stages(plan: MegaGraphPlan) -> None:
     """Hold a plan to its laws. Raises ``PlanInvalidError`` that prints all the numbers of the first broken one."""
     widths = [stage.dp_degree * stage.cp_degree for stage in plan.stages]
-    groups = {stage.ranks for stage in plan.stages}
-    if sum(len(group) for group in groups) != plan.world_size:
+    groups = sorted({stage.ranks for stage in plan.stages})
+    if sorted(rank for group in groups for rank in group) != list(range(plan.world_size)):
         raise PlanInvalidError(
-            f"the ranks of all stage groups must add up to the world size: {sorted(groups)} against {plan.world_size}"
+            f"the stage groups must hold each of the ranks 0 to {plan.world_size - 1} once; found {groups}"
         )
     for index, (stage, width) in enumerate(zip(plan.stages, widths, strict=True)):
         if len(stage.ranks) != width:

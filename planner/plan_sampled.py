@@ -1,12 +1,15 @@
 """The plan of a sampled GNN: overlap or threads, workers and queues, priced from the measured rates of the stages."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from planner import explain, queues
 from planner.cluster import RankRoom
+from planner.errors import NoPlanFitsError
+from planner.fitting import is_rough
 from planner.plan import MQGNNPlan, Prediction, QueueBudget, steps_per_report
 from planner.profiles import Profile, SampledShape
-from planner.queues import QueueCandidate
+from planner.queues import QueueCandidate, SampledMemory
 from planner.search import Found, Price, find_best, list_runners_up
 
 # Chosen: a last batch that shortens the mean step by less is within the noise of a probe.
@@ -30,32 +33,33 @@ class _Outlook:
 
     step_time_s: float
     queues: tuple[QueueBudget, ...]
-    memory_bytes: int
+    memory: SampledMemory
 
     @property
     def price(self) -> Price:
-        return Price(step_time_s=self.step_time_s, memory_bytes=self.memory_bytes)
+        return Price(step_time_s=self.step_time_s, memory_bytes=self.memory.model_bytes)
 
 
 def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_ranks: int) -> MQGNNPlan:
     """The fastest way to run ``num_ranks`` replicas that fits into ``room``. Raises ``NoPlanFitsError``."""
     sizes = batch_sizes_to_probe(shape, num_ranks=num_ranks)
     full, rates = (queues.read_rates(profile, batch_size=size) for size in (sizes[0], sizes[-1]))
-    candidates = queues.list_queue_candidates(rates, num_cores=room.num_cores)
-    budget_bytes = queues.queue_budget_bytes(room.memory_bytes)
+    limits = [size for size in (room.memory_bytes, room.host_memory_bytes) if size is not None]
+    budget_bytes = queues.queue_budget_bytes(min(limits, default=None))
 
     def look(candidate: QueueCandidate) -> _Outlook:
         step_time_s = queues.estimate_sampled_step_s(candidate, rates=rates, num_cores=room.num_cores)
         bounds = queues.size_queues(candidate, rates=full, step_time_s=step_time_s, budget_bytes=budget_bytes)
-        memory_bytes = queues.estimate_sampled_memory_bytes(
-            candidate, shape=shape, rates=full, queues=bounds, profile=profile
-        )
-        return _Outlook(step_time_s=step_time_s, queues=bounds, memory_bytes=memory_bytes)
+        needed = queues.estimate_sampled_memory(candidate, shape=shape, rates=full, queues=bounds, profile=profile)
+        return _Outlook(step_time_s=step_time_s, queues=bounds, memory=needed)
 
+    candidates = queues.list_queue_candidates(rates, num_cores=room.num_cores)
+    if profile.key.device_kind == "cuda":  # what lives in main memory has a limit of its own
+        candidates = _fitting_main_memory(candidates, look=look, limit_bytes=room.host_memory_bytes)
     found = find_best(
         candidates,
         price=lambda candidate: look(candidate).price,
-        memory_bound_bytes=lambda candidate: look(candidate).memory_bytes,
+        memory_bound_bytes=lambda candidate: look(candidate).memory.model_bytes,
         limit_bytes=room.memory_bytes,
         describe=QueueCandidate.describe,
     )
@@ -70,24 +74,51 @@ def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_r
             num_cores=room.num_cores,
             tried=sorted({candidate.num_threads for candidate in candidates}),
         ),
-        explain.explain_overlap(
-            serial_s=_fastest_s(found, pipelined=False),
-            pipelined_s=_fastest_s(found, pipelined=True),
-            pipelined=chosen.pipelined,
-        ),
+        _overlap_reason(found, room),
+        *((explain.NOISY_STAGES,) if is_rough(profile) else ()),
     )
     plan = queues.build_sampled_plan(chosen, shape=shape, num_ranks=num_ranks, queues=best.queues)
     return plan.model_copy(
         update={
             "predicted": Prediction(
                 step_time_s=best.step_time_s,
-                memory_bytes=(best.memory_bytes,) * num_ranks,
+                memory_bytes=(best.memory.model_bytes,) * num_ranks,
                 terms_s=queues.sampled_terms_s(chosen, rates=rates),
             ),
             "reasons": reasons,
             "runners_up": list_runners_up(found, limit_bytes=room.memory_bytes, describe=QueueCandidate.describe),
             "report_every_steps": steps_per_report(best.step_time_s),
         }
+    )
+
+
+def _fitting_main_memory(
+    candidates: Sequence[QueueCandidate], *, look: Callable[[QueueCandidate], _Outlook], limit_bytes: int | None
+) -> tuple[QueueCandidate, ...]:
+    """Those of ``candidates`` that fit into ``limit_bytes`` (None: not known). Raises ``NoPlanFitsError`` for none."""
+    needed = {candidate: look(candidate).memory.host_bytes for candidate in candidates}
+    fitting = tuple(candidate for candidate in candidates if limit_bytes is None or needed[candidate] <= limit_bytes)
+    if not fitting:
+        nearest = min(candidates, key=needed.__getitem__)
+        raise NoPlanFitsError(
+            f"none of {len(candidates)} candidates fits into the {limit_bytes} bytes of main memory that a rank may"
+            f" take. The nearest ({nearest.describe()}) needs {needed[nearest]} bytes beside what its GPU holds. Use"
+            " fewer ranks per node, or nodes with more memory",
+            limit_bytes=limit_bytes,
+            nearest=nearest.describe(),
+            needed_bytes=needed[nearest],
+        )
+    return fitting
+
+
+def _overlap_reason(found: Found[QueueCandidate], room: RankRoom) -> str:
+    entries = (found.best, *found.others)
+    if not any(entry.candidate.pipelined for entry in entries):
+        return explain.explain_no_overlap(room.num_cores)
+    return explain.explain_overlap(
+        serial_s=_fastest_s(found, pipelined=False),
+        pipelined_s=_fastest_s(found, pipelined=True),
+        pipelined=found.best.candidate.pipelined,
     )
 
 

@@ -6,7 +6,7 @@
 import math
 from collections.abc import Sequence
 
-from planner.cluster import ClusterSpec, room_per_rank
+from planner.cluster import ClusterSpec, RankRoom, room_per_rank
 from planner.cost.compute import mean_work
 from planner.cost.memory import ring_shard_bytes
 from planner.cost.step_time import ELEMENT_BYTES
@@ -29,7 +29,7 @@ _LONGEST_FACT = 60
 
 def probes_for(shape: JobShape, *, key: ProfileKey, cluster: ClusterSpec) -> ProbeRequest:
     """What to measure for ``shape`` on ``key.num_ranks`` ranks. Raises ``NoPlanFitsError`` when no plan is legal."""
-    room = room_per_rank(cluster, num_ranks=key.num_ranks, device_kind=key.device_kind)
+    room = _room(key, cluster)
     most = max(1, int(room.num_cores))
     threads = (1, most) if most > 1 and key.device_kind == "cpu" else (most,)
     if isinstance(shape, SampledShape):
@@ -49,14 +49,22 @@ def probes_for(shape: JobShape, *, key: ProfileKey, cluster: ClusterSpec) -> Pro
 def make_plan(shape: JobShape, *, cluster: ClusterSpec, profile: Profile, num_ranks: int) -> MegaGraphPlan | MQGNNPlan:
     """The fastest plan that fits, with its prediction, its reasons and what the runners-up lack.
 
+    What a rank asks of its node is that of the profile's key: a plan for other resources needs another profile.
+
     Raises ``ProfileMismatchError`` when the profile was measured for another job or number of ranks, and
     ``NoPlanFitsError`` when nothing fits; the message names the nearest miss.
     """
     _check_profile(shape, profile, num_ranks)
-    room = room_per_rank(cluster, num_ranks=num_ranks, device_kind=profile.key.device_kind)
+    room = _room(profile.key, cluster)
     if isinstance(shape, SampledShape):
         return plan_sampled(shape, profile=profile, room=room, num_ranks=num_ranks)
     return plan_transformer(shape, profile=profile, room=room, num_ranks=num_ranks)
+
+
+def _room(key: ProfileKey, cluster: ClusterSpec) -> RankRoom:
+    return room_per_rank(
+        cluster, num_ranks=key.num_ranks, cpus_per_rank=key.cpus_per_rank, gpus_per_rank=key.gpus_per_rank
+    )
 
 
 def _unit_sizes(shape: TransformerShape, candidates: Sequence[Candidate]) -> tuple[UnitSize, ...]:

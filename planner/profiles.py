@@ -31,13 +31,16 @@ class TransformerShape(Frozen):
     other_graph_sizes: tuple[int, ...] = ()
     graphs_per_step: int = 1
     uses_dropout: bool = False
+    uses_input_dropout: bool = False
     dtype: Literal["float32", "float64"] = "float32"
 
 
 class SampledShape(Frozen):
     """A sampled GNN job. ``batch_size`` counts the seeds of one optimiser step over all replicas.
 
-    ``graph_bytes`` is the size of the graph store; the part that training touches becomes resident in every rank.
+    ``graph_bytes`` is the size of the graph store; the part that training touches becomes resident in every rank. The
+    stages are measured on the graph itself, so its ``dataset_fingerprint`` belongs to the shape: sizes do not tell how
+    neighbourhoods overlap. ``largest_degree`` is the most in-neighbours of a node.
     """
 
     kind: Literal["mqgnn"] = "mqgnn"
@@ -51,7 +54,9 @@ class SampledShape(Frozen):
     num_train: int
     batch_size: int
     fanouts: tuple[int, ...]
+    largest_degree: int = 0
     graph_bytes: int = 0
+    dataset_fingerprint: str = ""
     uses_dropout: bool = False
     dtype: Literal["float32", "float64"] = "float32"
 
@@ -60,13 +65,27 @@ JobShape = Annotated[TransformerShape | SampledShape, Field(discriminator="kind"
 
 
 class ProfileKey(Frozen):
-    """What a profile is valid for. ``fingerprint`` is its name in the store."""
+    """What a profile is valid for. ``fingerprint`` is its name in the store.
+
+    ``device_name`` is what the model computes on, ``cpu_name`` what feeds it. ``ranks_per_node`` (fullest first)
+    decides whether links cross machines and how many ranks share memory bandwidth, ``cores_per_rank`` which threads
+    were tried.
+    """
 
     shape: JobShape
     device_name: str
-    device_kind: Literal["cpu", "cuda"] = "cpu"
+    cpu_name: str = "cpu"
     num_ranks: int
+    cpus_per_rank: float = 1.0
+    gpus_per_rank: float = 0.0
+    cores_per_rank: float = 1.0
+    ranks_per_node: tuple[int, ...] = ()
     software: tuple[tuple[str, str], ...]
+
+    @property
+    def device_kind(self) -> Literal["cpu", "cuda"]:
+        """Where the model computes."""
+        return "cuda" if self.gpus_per_rank else "cpu"
 
     @property
     def fingerprint(self) -> str:
@@ -106,7 +125,8 @@ class StageSample(Frozen):
     """One stage of the sampled pipeline, run on ``batch_size`` seeds of one replica with ``num_threads``.
 
     ``seconds`` is the mean per mini-batch, ``p95_s`` what 95 % of the batches stay below, ``num_bytes`` what the stage
-    hands on (exchange: the payload of one rank), ``peak_bytes`` the most that it holds while it works.
+    hands on (exchange: the payload of one rank), ``peak_bytes`` the most that it holds while it works: in main memory
+    for sample and prepare, else on the device.
     """
 
     stage: Literal["sample", "prepare", "transfer", "compute", "exchange"]

@@ -24,7 +24,6 @@ _BATCH_SIZE_SPREAD = 1.5
 # Chosen: overlap costs thread switches that no probe of single stages sees; less gain than this is no gain.
 _OVERLAP_COST = 0.05
 _MAX_SAMPLING_WORKERS = 4
-_SCRATCH_BYTES_PER_NODE = 4  # the relabelling table of a sampler
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,8 @@ def read_rates(profile: Profile, *, batch_size: int) -> StageRates:
 def list_queue_candidates(rates: StageRates, *, num_cores: float) -> tuple[QueueCandidate, ...]:
     """All ways to run a replica on ``num_cores`` cores; serial ones come first and so win where overlap gains nothing.
 
-    Threads of compute times replicas never exceed the cores, nor do sampling workers.
+    Threads of compute never exceed the cores, nor do sampling workers, nor, overlapped on CPUs, both together:
+    intra-op threads wait for each other, so one that shares its core holds up all (measured: 1.5 to 2 times slower).
     """
     most = max(1, int(num_cores))
     threads = [count for count in sorted(rates.compute) if count <= most] or [min(rates.compute)]
@@ -100,6 +100,7 @@ def list_queue_candidates(rates: StageRates, *, num_cores: float) -> tuple[Queue
         QueueCandidate(pipelined=True, num_sampling_workers=workers, num_threads=count)
         for workers in range(1, min(most, _MAX_SAMPLING_WORKERS) + 1)
         for count in threads
+        if not rates.compute_on_cpu or count + workers <= most
     ]
     return (*serial, *pipelined)
 
@@ -147,41 +148,78 @@ def size_queues(
     return tuple(_size_queue(stage, consume_per_s=1.0 / step_time_s, budget_bytes=share) for stage in rates.feeding)
 
 
-def estimate_sampled_memory_bytes(
+@dataclass(frozen=True)
+class SampledMemory:
+    """Bytes of one rank with the margin: of the memory that its model lives in, and of main memory.
+
+    For a replica that computes on CPUs both are all of it.
+    """
+
+    model_bytes: int
+    host_bytes: int
+
+
+def estimate_sampled_memory(
     candidate: QueueCandidate,
     *,
     shape: SampledShape,
     rates: StageRates,
     queues: Sequence[QueueBudget],
     profile: Profile,
-) -> int:
-    """Bytes of one rank over its bare process, with the margin.
+) -> SampledMemory:
+    """Memory of one rank over its bare process.
 
-    The model's state, the resident graph, what lies in the queues and the mini-batch that the consumer still holds are
-    always there; on top comes the largest of a step (what every stage holds while it works), an evaluation and a
-    checkpoint.
+    Always there are the graph, the model's state, what lies in the queues and the mini-batch that the consumer holds.
+    On top comes what the feeding stages hold while they work, and the largest of a compute step, an evaluation and a
+    checkpoint: at once where stages overlap, else the feeding stages rest while the model is evaluated or written.
+    What an evaluation or a checkpoint of a GPU takes on either side is not told apart: each sum holds all of it.
     """
     samplers = candidate.num_sampling_workers
-    state = memory.model_state_bytes(profile.parameter_bytes) + memory.gradient_bucket_bytes(
-        profile.parameter_bytes, num_ranks=profile.key.num_ranks
-    )
-    graph = shape.graph_bytes + samplers * _SCRATCH_BYTES_PER_NODE * shape.num_nodes
-    held = sum(queue.max_bytes for queue in queues) + rates.feeding[-1].num_bytes
-    step = (
-        (samplers - 1) * rates.sample.peak_bytes
-        + sum(stage.peak_bytes for stage in rates.feeding)
-        + rates.compute[candidate.num_threads].peak_bytes
-    )
-    evaluation = memory.layerwise_evaluation_bytes(
+    graph = memory.sampled_graph_bytes(
+        graph_bytes=shape.graph_bytes,
         num_nodes=shape.num_nodes,
-        num_edges=shape.num_edges,
-        width=max(shape.num_features, shape.hidden_size),
+        num_train=shape.num_train,
+        num_samplers=samplers,
+    )
+    state = (
+        profile.base_bytes
+        + memory.model_state_bytes(profile.parameter_bytes)
+        + memory.gradient_bucket_bytes(profile.parameter_bytes, num_ranks=profile.key.num_ranks)
+    )
+    queued = {queue.name: queue.max_bytes for queue in queues}
+    held = [max(queued[stage.stage], _large_item_bytes(stage)) if queued else 0 for stage in rates.feeding]
+    in_hand = _large_item_bytes(rates.feeding[-1])
+    feeding = samplers * rates.sample.peak_bytes + rates.prepare.peak_bytes
+    compute = rates.compute[candidate.num_threads].peak_bytes
+    pause = max(_evaluation_bytes(shape), memory.checkpoint_bytes(profile.parameter_bytes))
+
+    def highest(feeding: int, compute: int) -> int:
+        return feeding + max(compute, pause) if candidate.pipelined else max(feeding + compute, pause)
+
+    if rates.transfer is None:
+        both = memory.with_margin(graph + state + sum(held) + in_hand + highest(feeding, compute))
+        return SampledMemory(model_bytes=both, host_bytes=both)
+    page_locked = _large_item_bytes(rates.transfer)
+    return SampledMemory(
+        model_bytes=memory.with_margin(state + held[-1] + in_hand + highest(rates.transfer.peak_bytes, compute)),
+        host_bytes=memory.with_margin(graph + sum(held[:-1]) + page_locked + highest(feeding, 0)),
+    )
+
+
+def _evaluation_bytes(shape: SampledShape) -> int:
+    return memory.layerwise_evaluation_bytes(
+        num_nodes=shape.num_nodes,
+        largest_degree=shape.largest_degree,
+        num_layers=shape.num_layers,
+        width=max(shape.num_features, shape.hidden_size, shape.num_classes),
         hidden_size=shape.hidden_size,
-        num_ranks=profile.key.num_ranks,
         element_bytes=ELEMENT_BYTES[shape.dtype],
     )
-    highest = max(step, evaluation, memory.checkpoint_bytes(profile.parameter_bytes))
-    return memory.with_margin(profile.base_bytes + state + graph + held + highest)
+
+
+def _large_item_bytes(stage: StageSample) -> int:
+    """A mini-batch well above the mean; an empty queue admits even one that is larger than its bound."""
+    return math.ceil(_BATCH_SIZE_SPREAD * stage.num_bytes)
 
 
 def build_sampled_plan(

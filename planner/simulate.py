@@ -22,7 +22,6 @@ class Simulation:
 
     step_time_s: float
     memory_bytes: tuple[float, ...]
-    busy_s: tuple[float, ...]
     terms_s: dict[str, float]
 
 
@@ -39,7 +38,7 @@ def simulate(plan: MegaGraphPlan, costs: PlanCosts) -> Simulation:
     terms = dict(meters.terms_s[busiest])
     if step_time_s - busy_s[busiest] > 1e-9 * step_time_s:
         terms["waiting"] = step_time_s - busy_s[busiest]
-    return Simulation(step_time_s=step_time_s, memory_bytes=tuple(meters.peak_bytes), busy_s=busy_s, terms_s=terms)
+    return Simulation(step_time_s=step_time_s, memory_bytes=tuple(meters.peak_bytes), terms_s=terms)
 
 
 class _Meters:

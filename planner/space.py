@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.errors import NoPlanFitsError
-from planner.plan import MegaGraphPlan, Stage
+from planner.plan import MegaGraphPlan, Stage, describe_partition
 from planner.profiles import TransformerShape
 from planner.schedule import actions_by_rank, one_f_one_b_actions
 
@@ -88,6 +88,7 @@ def build_plan(candidate: Candidate, *, shape: TransformerShape) -> MegaGraphPla
         num_micro_batches=num_micro_batches,
         actions=actions_by_rank((stage,), one_f_one_b_actions(num_stages=1, num_micro_batches=num_micro_batches)),
         recompute=blocks if candidate.recompute else (),
+        partition=describe_partition((*shape.graph_sizes, *shape.other_graph_sizes), cp_degree=candidate.cp_degree),
         num_threads=candidate.num_threads,
     )
 

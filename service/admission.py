@@ -28,6 +28,10 @@ class Amount:
     def __sub__(self, other: "Amount") -> "Amount":
         return Amount(self.cpus - other.cpus, self.gpus - other.gpus)
 
+    def at_least_none(self) -> "Amount":
+        """This without debts: a node that died takes more away than is left, of its own resource only."""
+        return Amount(max(self.cpus, 0.0), max(self.gpus, 0.0))
+
     def fits(self, room: "Amount") -> bool:
         """Whether ``room`` holds this."""
         return self.cpus <= room.cpus + _EPSILON and self.gpus <= room.gpus + _EPSILON
@@ -48,7 +52,7 @@ class Admission:
 def admit(queue: Sequence[JobRecord], *, promised: Sequence[JobRecord], cluster: ClusterSpec) -> Admission:
     """Walk the queue once. ``promised`` are the jobs submitted and not ended; a driver itself takes nothing."""
     total = Amount(cluster.num_cpus, cluster.num_gpus)
-    free = total - sum((asked_by(job.spec.resources) for job in promised), Amount())
+    free = (total - sum((asked_by(job.spec.resources) for job in promised), Amount())).at_least_none()
     start: list[JobRecord] = []
     waiting: dict[str, Waiting] = {}
     blocked = False
@@ -103,7 +107,7 @@ def _explain_queue(asked: Amount, *, free: Amount, total: Amount) -> Waiting:
     short_of_cpus = asked.cpus > free.cpus + _EPSILON
     left, has = (free.cpus, total.cpus) if short_of_cpus else (free.gpus, total.gpus)
     unit = "CPU" if short_of_cpus else "GPU"
-    text = f"asked {_words(asked)}; {max(left, 0.0):g} of {_count(has, unit)} are not promised to running jobs"
+    text = f"asked {_words(asked)}; {left:g} of {_count(has, unit)} are not promised to running jobs"
     return _wait("resources_busy", text, asked=asked, available=free)
 
 

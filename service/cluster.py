@@ -1,9 +1,10 @@
 """What the service asks of a cluster: its shape, and to submit, watch and stop one driver per job.
 
 ``ClusterClient`` is the seam between the dispatcher and Ray. ``RayCluster`` (``ray_cluster.py``) speaks to a real
-dashboard, the tests' fake keeps runs in a dict. Two failures are kept apart throughout: *the cluster says that there
-is no such run* (``RunState.MISSING``, a fact) and *the cluster cannot be asked* (``ClusterUnreachableError``, which
-says nothing about the run and must never fail a job).
+dashboard, the tests' fake keeps runs in a dict. Three failures are kept apart throughout: *the cluster says that there
+is no such run* (``RunState.MISSING``, a fact), *the cluster cannot be asked* (``ClusterUnreachableError``, which says
+nothing about any run and must never fail a job), and *the cluster stumbles over one question*
+(``ClusterTroubledError``, which concerns the run that was asked about and no other).
 """
 
 from collections.abc import Mapping
@@ -16,9 +17,15 @@ from planner.frozen import Frozen
 
 
 class ClusterUnreachableError(GraphmillError):
-    """The cluster did not answer in time, or answered that it cannot serve now. Ask again later."""
+    """The cluster did not answer in time. Ask again later."""
 
     code = "cluster_unreachable"
+
+
+class ClusterTroubledError(GraphmillError):
+    """The cluster answered that it cannot serve this now, or answered what nobody understands. Ask again later."""
+
+    code = "cluster_troubled"
 
 
 class ClusterRefusedError(GraphmillError):
@@ -28,7 +35,10 @@ class ClusterRefusedError(GraphmillError):
 
 
 class RunState(StrEnum):
-    """Where the driver of a job is, in the cluster's own words; ``MISSING``: the cluster does not know it."""
+    """Where the driver of a job is, in the cluster's own words.
+
+    ``MISSING``: the cluster does not know it. ``UNKNOWN``: the cluster answers, but not this question.
+    """
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -36,11 +46,12 @@ class RunState(StrEnum):
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     MISSING = "MISSING"
+    UNKNOWN = "UNKNOWN"
 
     @property
     def is_over(self) -> bool:
         """Whether no driver process is left (or ever was)."""
-        return self not in (RunState.PENDING, RunState.RUNNING)
+        return self not in (RunState.PENDING, RunState.RUNNING, RunState.UNKNOWN)
 
 
 class RunStatus(Frozen):
@@ -51,7 +62,7 @@ class RunStatus(Frozen):
 
 
 class ClusterClient(Protocol):
-    """A cluster that runs drivers. Every method may raise ``ClusterUnreachableError`` and returns within seconds."""
+    """A cluster that runs drivers. Every method returns within seconds and may raise any of the three errors above."""
 
     @property
     def dashboard_url(self) -> str:
@@ -62,18 +73,10 @@ class ClusterClient(Protocol):
         """The live nodes and what of them is free now."""
         ...
 
-    def submit(
-        self,
-        job_id: str,
-        *,
-        submission_id: str,
-        entrypoint: str,
-        env_vars: Mapping[str, str],
-        metadata: Mapping[str, str],
-    ) -> None:
+    def submit(self, job_id: str, *, submission_id: str, entrypoint: str, metadata: Mapping[str, str]) -> None:
         """Start ``entrypoint`` as the driver of a job. A ``submission_id`` that was submitted before is a no-op.
 
-        ``env_vars`` are visible to everyone who may see the cluster: switches only, never a secret.
+        A driver takes its settings from its node: what travels with it, everyone sees who may see the cluster.
         """
         ...
 

@@ -4,6 +4,8 @@ One ``step`` looks at the cluster, reads all unfinished jobs, asks ``policies`` 
 it. It keeps nothing that matters: all it needs stands in the store, so a dispatcher that is killed at any line is
 continued by the next. A job is claimed in the store before it is submitted under the claimed name, and a submission of
 a known name is a no-op, hence nothing runs twice. A lease keeps a second dispatcher waiting.
+
+A cluster that does not answer stops the round for all. An answer that complains about one run concerns that run alone.
 """
 
 import logging
@@ -13,7 +15,14 @@ from datetime import UTC, datetime
 
 from planner.cluster import ClusterSpec
 from service.admission import admit
-from service.cluster import ClusterClient, ClusterRefusedError, ClusterUnreachableError, RunStatus
+from service.cluster import (
+    ClusterClient,
+    ClusterRefusedError,
+    ClusterTroubledError,
+    ClusterUnreachableError,
+    RunState,
+    RunStatus,
+)
 from service.policies import DEFAULT_PATIENCE, Patience, Verdict, judge, needs_status, retry_delay_s
 from service.spec import JobState
 from service.states import IllegalMoveError
@@ -21,7 +30,7 @@ from service.store.job_store import JobStore
 from service.store.records import JobRecord, Reason, Waiting
 
 LEASE = "dispatcher"
-LEASE_S = 5.0  # longer than a step takes; as long as jobs wait after the dispatching process was killed
+LEASE_S = 5.0  # renewed between jobs; as long as jobs wait after the dispatching process was killed
 
 _log = logging.getLogger(__name__)
 
@@ -70,8 +79,7 @@ class Dispatcher:
             return
         jobs = self._store.unfinished_jobs()
         submitted = [job for job in jobs if job.submission_id is not None]
-        for job in submitted:
-            self._guarded(self._tend, job)
+        self._for_each(submitted, self._tend)
         self._admit(jobs)
 
     def release(self) -> None:
@@ -85,28 +93,31 @@ class Dispatcher:
             return
         try:
             spec = self._cluster.shape()
-        except (ClusterUnreachableError, ClusterRefusedError) as error:
-            self._note_fault(error)
+        except (ClusterUnreachableError, ClusterTroubledError, ClusterRefusedError) as error:
+            self._note_fault(error.message)
             return
         now = self._clock()
         self._ask_again_at = None
         self.view = ClusterView(spec=spec, seen_at=now, reachable_since=self.view.reachable_since or now)
 
-    def _note_fault(self, error: ClusterUnreachableError | ClusterRefusedError) -> None:
+    def _note_fault(self, fault: str) -> None:
         failures = self.view.failures + 1
         now = self._clock()
         self._ask_again_at = datetime.fromtimestamp(now.timestamp() + retry_delay_s(failures), UTC)
-        self.view = replace(self.view, reachable_since=None, fault=error.message, failures=failures)
+        self.view = replace(self.view, reachable_since=None, fault=fault, failures=failures)
 
     def _status(self, job: JobRecord) -> RunStatus | None:
-        """What the cluster says about the job's driver, None if it cannot be asked."""
+        """What the cluster says about the job's driver, None if the cluster cannot be asked."""
         if not self.view.reachable or job.submission_id is None:
             return None
         try:
             return self._cluster.status(job.submission_id)
-        except (ClusterUnreachableError, ClusterRefusedError) as error:
-            self._note_fault(error)
+        except ClusterUnreachableError as error:
+            self._note_fault(error.message)
             return None
+        except (ClusterTroubledError, ClusterRefusedError) as error:
+            _log.warning("nothing is known of the driver of job %s: %s", job.id, error.message)
+            return RunStatus(state=RunState.UNKNOWN, message=error.message)
 
     # ---- submitted jobs
 
@@ -138,11 +149,12 @@ class Dispatcher:
                 job.id,
                 submission_id=job.submission_id,
                 entrypoint=f"python -m service.driver_main {job.id}",
-                env_vars={},  # a driver takes its settings from its node
                 metadata={"name": job.spec.name},
             )
         except ClusterUnreachableError as error:
-            self._note_fault(error)  # whether it arrived, the next step finds out under the claimed name
+            self._note_fault(error.message)  # whether it arrived, the next step finds out under the claimed name
+        except ClusterTroubledError as error:
+            _log.warning("job %s could not be submitted, which is tried again: %s", job.id, error.message)
         except ClusterRefusedError as error:
             reason = Reason(code=error.code, text=f"the cluster refused the driver: {error.message}")
             self._store.move(job.id, JobState.FAILED, reason=reason, only_from=JobState.PENDING)
@@ -151,8 +163,10 @@ class Dispatcher:
         assert job.submission_id is not None, "only submitted jobs are stopped"
         try:
             self._cluster.stop(job.submission_id)
-        except (ClusterUnreachableError, ClusterRefusedError) as error:
-            self._note_fault(error)
+        except ClusterUnreachableError as error:
+            self._note_fault(error.message)
+        except (ClusterTroubledError, ClusterRefusedError) as error:
+            _log.warning("the driver of job %s could not be stopped: %s", job.id, error.message)
 
     # ---- waiting jobs
 
@@ -164,8 +178,7 @@ class Dispatcher:
             return
         promised = [job for job in jobs if job.submission_id is not None]
         admission = admit(queue, promised=promised, cluster=self.view.spec)
-        for job in admission.start:
-            self._guarded(self._start, job)
+        self._for_each(admission.start, self._start)
         self._explain(queue, admission.waiting)
 
     def _start(self, job: JobRecord) -> None:
@@ -187,6 +200,13 @@ class Dispatcher:
         held = self._store.take_lease(LEASE, holder=self._holder, seconds=LEASE_S)
         self._leased_at = now if held else None
         return held
+
+    def _for_each(self, jobs: Sequence[JobRecord], action: Callable[[JobRecord], None]) -> None:
+        """Act for as long as the lease is ours: a slow cluster can make a round longer than it lasts."""
+        for job in jobs:
+            if not self._hold_lease():
+                return
+            self._guarded(action, job)
 
     def _guarded(self, action: Callable[[JobRecord], None], job: JobRecord) -> None:
         """One job that cannot be handled must not hold up the others."""

@@ -10,12 +10,11 @@ each step into the store. Whatever happens ends in a terminal state with a reaso
 
 import logging
 import signal
-import time
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
-
-from sqlalchemy.exc import SQLAlchemyError
 
 from planner.cluster import ClusterSpec
 from planner.plan import MegaGraphPlan, MQGNNPlan
@@ -26,6 +25,7 @@ from service.outcome import build_result
 from service.settings import Settings
 from service.spec import JobSpec, JobState
 from service.states import IllegalMoveError
+from service.store.insistence import insist
 from service.store.job_store import JobStore
 from service.store.records import JobRecord, Reason
 from workers.data.datasets import load_dataset
@@ -35,7 +35,7 @@ from workers.probe.describe import describe_job, profile_key
 
 _log = logging.getLogger(__name__)
 
-INSIST_S = 60.0  # a database that restarts is back sooner; a result that took hours is worth the wait
+LEAVE_S = 10.0  # leaving the cluster takes about a second
 
 AnyPlan = MegaGraphPlan | MQGNNPlan
 
@@ -97,24 +97,35 @@ def drive(
 
     ``force_end`` ends the process when the main thread does not obey an order to stop.
     """
-    job = store.get_job(job_id)
-    if job.state is not JobState.PENDING:
-        _log.warning("job %s is %s: another driver had it, this one has nothing to do", job_id, job.state)
-        return job.state
-    if job.cancel_requested_at is not None:
-        reason = Reason(code="cancelled", text="cancelled by its user before its driver began")
-        return store.move(job_id, JobState.CANCELLED, reason=reason).state
+    job = insist(lambda: _claim(job_id, store))
+    if job is None:
+        return store.get_job(job_id).state
     watch = DriverWatch(job_id, store=store, max_runtime_s=job.spec.limits.max_runtime_s, force_end=force_end)
     run = _Run(job, store=store, settings=settings, engine=engine)
     with sigint_raises():
         end = _end_of(run, watch)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on nothing changes how the job ends
-        if end.target is not JobState.FINISHED:
-            _leave(engine)  # before the move: who sees the job ended finds nothing of it on the cluster
+        with _within(LEAVE_S, end, force_end):
+            if end.target is not JobState.FINISHED:
+                _leave(engine)  # before the move: who sees the job ended finds nothing of it on the cluster
         watch.stop()
-        _insist(lambda: _write_end(end, job_id, store))
-        _leave(engine)
+        insist(lambda: _write_end(end, job_id, store))
+        with _within(LEAVE_S, end, force_end):
+            _leave(engine)
     return store.get_job(job_id).state
+
+
+def _claim(job_id: str, store: JobStore) -> JobRecord | None:
+    """Take the job up, which exactly one driver can. None: it is another's, or it was cancelled before."""
+    target, reason = JobState.PROFILING, None
+    if store.get_job(job_id).cancel_requested_at is not None:
+        target = JobState.CANCELLED
+        reason = Reason(code="cancelled", text="cancelled by its user before its driver began")
+    try:
+        job = store.move(job_id, target, reason=reason, only_from=JobState.PENDING)
+    except IllegalMoveError as error:
+        _log.warning("another driver had it, this one has nothing to do: %s", error)
+        return None
+    return None if job.ended else job
 
 
 def _end_of(run: "_Run", watch: DriverWatch) -> _End:
@@ -122,6 +133,8 @@ def _end_of(run: "_Run", watch: DriverWatch) -> _End:
         return _attempt(run, watch)
     except StopOrderedError:
         return _stopped(watch)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on nothing changes how the job ends
 
 
 def _attempt(run: "_Run", watch: DriverWatch) -> _End:
@@ -147,9 +160,31 @@ def _write_end(end: _End, job_id: str, store: JobStore) -> None:
     if end.target is None:
         return
     try:
+        if end.target is JobState.FINISHED:
+            _catch_up(job_id, store)
         store.move(job_id, end.target, reason=end.reason)
     except IllegalMoveError:
         _log.exception("job %s was ended by another hand before it could become %s", job_id, end.target)
+
+
+def _catch_up(job_id: str, store: JobStore) -> None:
+    """Ranks that have finished did run, also when the database took none of their reports."""
+    state = store.get_job(job_id).state
+    if state in (JobState.SCHEDULING, JobState.RESTARTING):
+        store.move(job_id, JobState.RUNNING, only_from=state)
+
+
+@contextmanager
+def _within(seconds: float, end: _End, force_end: Callable[[StopOrder], None]) -> Iterator[None]:
+    """End the process if the block takes longer; Ray then clears away all that it owned."""
+    reason = end.reason or Reason(code="ended", text=f"the job is {end.target}")
+    timer = threading.Timer(seconds, force_end, [StopOrder(target=end.target, reason=reason)])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _leave(engine: Engine) -> None:
@@ -158,19 +193,6 @@ def _leave(engine: Engine) -> None:
         engine.close()
     except Exception:
         _log.exception("the cluster could not be left in order")
-
-
-def _insist(write: Callable[[], None]) -> None:
-    """Do what must not be lost, again and again while the database does not answer."""
-    deadline = time.monotonic() + INSIST_S
-    while True:
-        try:
-            return write()
-        except SQLAlchemyError:
-            if time.monotonic() > deadline:
-                raise
-            _log.exception("the database did not take the end of the job; trying again")
-            time.sleep(1.0)
 
 
 class _Run:
@@ -185,7 +207,6 @@ class _Run:
 
     def to_end(self) -> None:
         """All phases, with the result stored at the end. Raises whatever goes wrong."""
-        self._move(JobState.PROFILING)
         self._engine.connect()
         dataset = self._prepare_data()
         shape = describe_job(self.job.spec.train_spec(), dataset)
@@ -203,8 +224,11 @@ class _Run:
                 job_dir=str(self._settings.job_dir(self.job.id)),
             )
         )
+        insist(lambda: self._store_result(last, plan))
+
+    def _store_result(self, last: dict[str, float], plan: AnyPlan) -> None:
         result = build_result(self.job.id, last=last, plan=plan, store=self._store, settings=self._settings)
-        _insist(lambda: self._store.set_result(self.job.id, result))
+        self._store.set_result(self.job.id, result)
 
     def _prepare_data(self) -> GraphDataset:
         """Here and not on the ranks, so that a fault in the data ends the job before any rank starts."""
@@ -227,11 +251,13 @@ class _Run:
             self._tell("profile", text=f"profile {key.fingerprint} is known", fingerprint=key.fingerprint, cached=True)
             return profile
         self._tell("profile", text=f"measuring on {key.num_ranks} rank(s)", fingerprint=key.fingerprint, cached=False)
-        from planner.planner import probes_for  # brings scipy along, which a job with a known profile never needs
+        from planner.fitting import is_rough  # brings scipy along, which a job with a known profile never needs
+        from planner.planner import probes_for
 
         request = probes_for(shape, key=key, cluster=cluster)
         profile = self._engine.measure(request, spec=self.job.spec, data=self._data)
-        self._store.save_profile(profile)
+        if not is_rough(profile):  # the next job like this one measures anew
+            self._store.save_profile(profile)
         text = f"measured in {profile.duration_s:.1f} s"
         self._tell("profile", text=text, fingerprint=key.fingerprint, duration_s=profile.duration_s)
         return profile
@@ -240,9 +266,10 @@ class _Run:
         resources = self.job.spec.resources
         return profile_key(
             shape,
+            cluster=cluster,
             num_ranks=resources.num_workers,
-            device_name=",".join(sorted({node.device_name for node in cluster.nodes})),
-            device_kind="cuda" if resources.gpus_per_worker else "cpu",
+            cpus_per_rank=resources.cpus_per_worker,
+            gpus_per_rank=resources.gpus_per_worker,
         )
 
     def _make_plan(self, shape: JobShape, cluster: ClusterSpec, profile: Profile) -> AnyPlan:

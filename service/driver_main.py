@@ -11,8 +11,9 @@ import sys
 
 from service.driver_watch import StopOrder
 from service.log_tee import LogTee
-from service.settings import Settings
+from service.settings import Settings, load_settings
 from service.spec import JobState
+from service.states import IllegalMoveError
 from service.store.engine import open_store
 from service.store.job_store import JobStore
 
@@ -25,7 +26,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         raise SystemExit("usage: python -m service.driver_main JOB_ID")
     job_id = arguments[0]
-    settings = Settings()
+    settings = load_settings()
     tee = LogTee(settings.job_dir(job_id) / "logs" / "driver.log")
     tee.start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -56,6 +57,8 @@ def _end_in_store(store: JobStore, job_id: str, order: StopOrder) -> None:
     try:
         if order.target is not None:
             store.move(job_id, order.target, reason=order.reason)
+    except IllegalMoveError as error:
+        _log.info("job %s has ended already: %s", job_id, error)
     except Exception:
         _log.exception("job %s could not be ended as %s", job_id, order.target)
 

@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from service.spec import JobState
+from service.store.insistence import insist
 from service.store.job_store import JobStore
 from service.store.records import JobRecord, Reason
 
@@ -35,6 +34,12 @@ class StopOrder:
 
     target: JobState | None
     reason: Reason
+
+
+_STOPPED_FROM_OUTSIDE = StopOrder(
+    target=JobState.FAILED,
+    reason=Reason(code="driver_stopped", text="the driver was stopped by a signal, not by a cancel of the job"),
+)
 
 
 class StopOrderedError(BaseException):
@@ -75,11 +80,12 @@ class DriverWatch:
         self._thread.join(timeout=self._obey_s)
 
     def interrupted(self) -> StopOrder:
-        """The order behind an interruption. A SIGINT that the watch did not send came from Ray or a person."""
-        return self.order or StopOrder(
-            target=JobState.FAILED,
-            reason=Reason(code="driver_stopped", text="the driver was stopped by a signal, not by a cancel of the job"),
-        )
+        """The order behind an interruption.
+
+        A SIGINT that the watch did not send came from Ray or a person; the dispatcher has Ray send one when a cancel
+        was not obeyed, so the job is read once more.
+        """
+        return self.order or insist(self._find) or _STOPPED_FROM_OUTSIDE
 
     def _run(self) -> None:
         last_heartbeat = float("-inf")
@@ -89,15 +95,17 @@ class DriverWatch:
                 if now - last_heartbeat >= HEARTBEAT_S:
                     self._store.observe(self._job_id)
                     last_heartbeat = now
-                order = find_order(
-                    self._store.get_job(self._job_id), ran_s=now - self._started_at, max_runtime_s=self._max_runtime_s
-                )
-            except SQLAlchemyError:
-                _log.exception("the database did not answer the watch of job %s", self._job_id)
+                order = self._find()
+            except Exception:  # a database that is away, or whatever: without a watch nothing could end the job
+                _log.exception("the watch of job %s could not look at it; it looks again", self._job_id)
                 continue
             if order is not None:
                 self._enforce(order)
                 return
+
+    def _find(self) -> StopOrder | None:
+        job, ran_s = self._store.get_job(self._job_id), self._clock() - self._started_at
+        return find_order(job, ran_s=ran_s, max_runtime_s=self._max_runtime_s)
 
     def _enforce(self, order: StopOrder) -> None:
         self.order = order

@@ -1,9 +1,9 @@
 """The embedded cluster: a local Ray head with its dashboard, started, found again and ended by Graphmill.
 
-It is a session of its own, so neither Ctrl-C in a terminal nor the death of the API reaches it; a 0600 state file in
-``settings.home`` says where it is, and the next ``serve`` attaches. It never shares anything with another Ray on the
-machine: own ports, temporary folder and token. Its processes carry Graphmill's settings in their environment, which
-is how drivers find the database; no secret of the API is among them.
+It is a session of its own, so neither Ctrl-C in a terminal nor the death of the API reaches it; a state file in
+``settings.home`` (``cluster_record.py``) says where it is, and the next ``serve`` attaches. It never shares anything
+with another Ray on the machine: own ports, temporary folder and token. Its processes carry Graphmill's settings in
+their environment, which is how drivers find the database; no secret of the API is among them.
 """
 
 import fcntl
@@ -20,12 +20,20 @@ from importlib.metadata import version
 from pathlib import Path
 
 import httpx
-from pydantic import ValidationError
 
 from planner.errors import GraphmillError
-from planner.frozen import Frozen
+from service.cluster_record import (
+    ClusterInfo,
+    mark_of,
+    read_record,
+    remove_record,
+    temp_link,
+    token_file,
+    write_record,
+)
 from service.nodes import labels_of_this_node
 from service.ports import free_ports
+from service.private_files import write_private
 from service.processes import ProcessIdentity, end_processes
 from service.settings import Settings
 
@@ -36,7 +44,6 @@ KILL_TIMEOUT_S = 10.0
 OBJECT_STORE_BYTES = 256 * 2**20  # chosen: our drivers pass no tensors through it; Ray's least is 75 MiB
 CPUS_PER_CORE = 4  # a rank asks for one logical CPU; threads come from its plan, so waiting ranks cost nothing
 MIN_CPUS = 8
-
 
 _PORTS = {
     "port": "the cluster's address",
@@ -60,6 +67,7 @@ _NODE_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "AUTOSCALER_UPDATE_INTERVAL_S": "1",  # how old the figures of free resources are
     "RAY_START_HOOK": "service.ray_start_hook.without_client_server",
+    "PYTHONSAFEPATH": "1",  # no file of the folder in which a process starts must pass for a module
 }
 
 
@@ -75,53 +83,31 @@ class ClusterStopError(GraphmillError):
     code = "cluster_stop_failed"
 
 
-class ClusterInfo(Frozen):
-    """Where a running embedded cluster is; the content of the state file."""
+class ClusterDiffersError(GraphmillError):
+    """The running embedded cluster was started with other settings, or by another version; the message says which."""
 
-    head: ProcessIdentity
-    dashboard_url: str
-    agent_url: str
-    token_file: Path
-    temp_dir: Path
-    log_file: Path
-    ray_version: str
-
-    def token(self) -> str:
-        """The cluster's password: full control over it, so it stays in a file that only its owner reads."""
-        return self.token_file.read_text().strip()
-
-    @property
-    def address(self) -> str:
-        """Where further nodes join, as ``ray start`` wrote it down."""
-        return self.address_file.read_text().strip()
-
-    @property
-    def address_file(self) -> Path:
-        """Ray's own note of the address, the last thing that ``ray start`` does."""
-        return self.temp_dir / "ray" / "ray_current_cluster"
-
-    @property
-    def mark(self) -> str:
-        """What every process of this cluster has in its environment."""
-        return f"RAY_AUTH_TOKEN_PATH={self.token_file}"
+    code = "cluster_differs"
 
 
 def start_cluster(settings: Settings) -> ClusterInfo:
-    """Attach to the running embedded cluster, or start one and wait until it takes jobs.
+    """Attach to the running embedded cluster, or start one; either way wait until it takes jobs.
 
-    Raises ``ClusterStartError`` when it is not ready in time; nothing of it is left running then.
+    Raises ``ClusterStartError`` when it is not ready in time: nothing is left then of a new one, a running one is left
+    alone. Raises ``ClusterDiffersError`` when a running one does not serve these settings.
     """
     with _one_at_a_time(settings):
         info = attach(settings)
-        if info is not None:
-            return info
-        _forget(settings)
-        return _start(settings)
+        if info is None:
+            _forget(settings)
+            return _start(settings)
+        _check_same(info, settings)
+        _wait_until_ready(info)
+        return info
 
 
 def attach(settings: Settings) -> ClusterInfo | None:
     """The embedded cluster of this home, or None when it does not run (any more)."""
-    info = _recorded(settings)
+    info = read_record(settings)
     return info if info is not None and info.head.is_alive() else None
 
 
@@ -136,25 +122,40 @@ def stop_cluster(settings: Settings) -> bool:
         return was_alive
 
 
+def _check_same(info: ClusterInfo, settings: Settings) -> None:
+    """Refuse to attach to a cluster whose drivers would use another database or other folders than the API."""
+    asked = settings.environment()
+    differing = sorted(name for name in {*asked, *info.environment} if asked.get(name) != info.environment.get(name))
+    if info.graphmill_version != version("graphmill"):
+        differing.append(f"version of graphmill ({info.graphmill_version}, now {version('graphmill')})")
+    if differing:
+        raise ClusterDiffersError(
+            f"the embedded cluster of {settings.home} runs, and was started with another {' and '.join(differing)};"
+            " set what it was started with, or run `graphmill stop`, which ends it and its jobs",
+            differing=differing,
+        )
+
+
 def _start(settings: Settings) -> ClusterInfo:
+    ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
     temp_dir = Path(tempfile.mkdtemp(prefix="gm-"))  # short: socket paths below it must stay under 107 characters
-    info, process = _launch(settings, temp_dir=temp_dir, ports=dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True)))
+    temp_link(settings).symlink_to(temp_dir)
     try:
-        _wait_until_ready(info, process)
+        info = _launch(settings, temp_dir=temp_dir, ports=ports)
+        _wait_until_ready(info)
     except BaseException:
         _forget(settings)
         raise
     return info
 
 
-def _launch(
-    settings: Settings, *, temp_dir: Path, ports: dict[str, int]
-) -> tuple[ClusterInfo, "subprocess.Popen[bytes]"]:
-    token_file, log_file = _write_token(settings), settings.home / "ray.log"
+def _launch(settings: Settings, *, temp_dir: Path, ports: dict[str, int]) -> ClusterInfo:
+    log_file = settings.home / "ray.log"
+    write_private(token_file(settings), secrets.token_hex(32))
     with log_file.open("wb") as log:
         process = subprocess.Popen(
             _command(temp_dir, ports),
-            env=_environment(settings, token_file),
+            env=node_environment(settings),
             cwd=settings.home,  # drivers start here: no file of a user's folder must pass for a module of ours
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -165,13 +166,16 @@ def _launch(
         head=ProcessIdentity.of(process.pid),
         dashboard_url=f"http://127.0.0.1:{ports['dashboard-port']}",
         agent_url=f"http://127.0.0.1:{ports['dashboard-agent-listen-port']}",
-        token_file=token_file,
+        token_file=token_file(settings),
         temp_dir=temp_dir,
         log_file=log_file,
+        mark=mark_of(settings),
+        environment=settings.environment(),
+        graphmill_version=version("graphmill"),
         ray_version=version("ray"),
     )
-    _write_private(_state_file(settings), info.model_dump_json(indent=1))
-    return info, process
+    write_record(settings, info)
+    return info
 
 
 def _command(temp_dir: Path, ports: dict[str, int]) -> list[str]:
@@ -187,28 +191,30 @@ def _command(temp_dir: Path, ports: dict[str, int]) -> list[str]:
     ]
 
 
-def _environment(settings: Settings, token_file: Path) -> dict[str, str]:
-    """The caller's environment without its Ray and Graphmill variables, then ours."""
+def node_environment(settings: Settings) -> dict[str, str]:
+    """What a node starts with: the caller's environment without its Ray and Graphmill variables, then ours."""
+    mark, _, home = mark_of(settings).partition("=")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "GRAPHMILL_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)])
     return {
         **inherited,
         "PATH": path,  # a driver is started as plain "python": it has to be this one
         **_NODE_ENVIRONMENT,
-        "RAY_AUTH_TOKEN_PATH": str(token_file),
+        "RAY_AUTH_TOKEN_PATH": str(token_file(settings)),
+        mark: home,
         **settings.environment(),
     }
 
 
-def _wait_until_ready(info: ClusterInfo, process: "subprocess.Popen[bytes]") -> None:
+def _wait_until_ready(info: ClusterInfo) -> None:
     """Wait for the dashboard, a living node and the agent that starts jobs: without the last, no submit ever works."""
     deadline = time.monotonic() + START_TIMEOUT_S
     headers = {"Authorization": f"Bearer {info.token()}"}
     with httpx.Client(headers=headers, timeout=2.0, trust_env=False) as client:
         for what, is_there in _signs_of_life(info, client):
             while not is_there():
-                if process.poll() is not None:
-                    raise _start_error(info, f"`ray start` ended with exit code {process.returncode}")
+                if not info.head.is_alive():
+                    raise _start_error(info, "`ray start` ended")
                 if time.monotonic() > deadline:
                     raise _start_error(info, f"{what} did not answer within {START_TIMEOUT_S:g} s")
                 time.sleep(0.1)
@@ -234,52 +240,26 @@ def _answers(client: httpx.Client, url: str, expected: str) -> bool:
 def _start_error(info: ClusterInfo, what: str) -> ClusterStartError:
     tail = "\n".join(info.log_file.read_text(errors="replace").splitlines()[-20:])
     return ClusterStartError(
-        f"the embedded cluster did not start: {what}. The end of {info.log_file}:\n{tail}", log_file=str(info.log_file)
+        f"the embedded cluster is not ready: {what}. The end of {info.log_file}:\n{tail}", log_file=str(info.log_file)
     )
 
 
 def _forget(settings: Settings) -> None:
-    """End whatever the state file still names, then remove all trace of it. Raises ``ClusterStopError``."""
-    info = _recorded(settings)
-    if info is not None:
-        left = end_processes(info.head, mark=info.mark, grace_s=STOP_GRACE_S, kill_s=KILL_TIMEOUT_S)
-        if left:
-            raise ClusterStopError(f"processes {left} of the embedded cluster did not end, even on SIGKILL", pids=left)
-        shutil.rmtree(info.temp_dir, ignore_errors=True)
-        info.token_file.unlink(missing_ok=True)
-    _state_file(settings).unlink(missing_ok=True)
-
-
-def _recorded(settings: Settings) -> ClusterInfo | None:
-    try:
-        return ClusterInfo.model_validate_json(_state_file(settings).read_text())
-    except (FileNotFoundError, ValidationError):
-        return None
-
-
-def _state_file(settings: Settings) -> Path:
-    return settings.home / "cluster.json"
-
-
-def _write_token(settings: Settings) -> Path:
-    path = settings.home / "ray_token"
-    _write_private(path, secrets.token_hex(32))
-    return path
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that nobody else could read at any moment, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # made with mode 0600
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    os.replace(temporary, path)
+    """End whatever runs of this home's cluster, then remove all trace of it. Raises ``ClusterStopError``."""
+    info = read_record(settings)
+    mark = mark_of(settings) if info is None else info.mark
+    left = end_processes(None if info is None else info.head, mark=mark, grace_s=STOP_GRACE_S, kill_s=KILL_TIMEOUT_S)
+    if left:
+        raise ClusterStopError(f"processes {left} of the embedded cluster did not end, even on SIGKILL", pids=left)
+    if temp_link(settings).is_symlink():
+        shutil.rmtree(temp_link(settings).readlink(), ignore_errors=True)
+    remove_record(settings)
 
 
 @contextmanager
 def _one_at_a_time(settings: Settings) -> Iterator[None]:
     """Hold this home's lock; it falls with the process that holds it."""
-    settings.home.mkdir(parents=True, exist_ok=True)
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (settings.home / "cluster.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

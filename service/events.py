@@ -43,18 +43,16 @@ class EventFeed:
 
     def poll(self) -> Batch:
         """What is new. Raises ``JobNotFoundError``."""
-        job = self._store.get_job(
-            self._job_id
-        )  # before the events: a terminal state seen here has its event in the log
+        job = self._store.get_job(self._job_id)  # before the events: a terminal state seen here has its event there
         events = self._store.events_after(self._job_id, self._after, _BATCH)
         if events:
             self._after = events[-1].id
         news = [News(id=event.id, type=event.type, data=_dated(event)) for event in events]
-        told_end = any(_is_terminal(event) for event in events)
         caught_up = job.ended and len(events) < _BATCH
-        if not told_end:
+        ended = caught_up or any(_is_terminal(event) for event in events)
+        if not ended:  # nothing comes after the end, also for who comes back after it
             news += self._changed(job)
-        return Batch(news=tuple(news), ended=told_end or caught_up)
+        return Batch(news=tuple(news), ended=ended)
 
     def _changed(self, job: JobRecord) -> list[News]:
         waiting = None if job.waiting is None else job.waiting.model_dump()

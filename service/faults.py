@@ -6,6 +6,7 @@ at the class whose field is wrong, so that a misspelt field can be answered with
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, get_args
@@ -28,6 +29,7 @@ _TYPES = {
     "dict_type": "an object",
     "finite_number": "a finite number",
 }
+_EXPONENT = re.compile(r"[+-]?\d{1,9}[eE][+-]?\d{1,3}")  # a number to JSON; YAML 1.1 wants a point and a sign in it
 _BOUNDS = {"greater_than": ">", "greater_than_equal": "≥", "less_than": "<", "less_than_equal": "≤"}
 _BOUND_KEYS = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
 
@@ -78,7 +80,10 @@ def show(value: Any) -> str:
 
 def _fix(kind: str, value: Any, context: Mapping[str, Any], message: str) -> str:
     if kind in _BOUNDS:
-        return f"choose a value {_BOUNDS[kind]} {context[_BOUND_KEYS[kind]]:g}"
+        bound = context[_BOUND_KEYS[kind]]
+        return f"choose a value {_BOUNDS[kind]} {bound if isinstance(bound, int) else format(bound, 'g')}"
+    if kind == "float_type" and isinstance(value, str) and _EXPONENT.fullmatch(value):
+        return f"give a number; YAML takes {value} for a text: write {float(value)} or {_with_point(value)}"
     if kind in _TYPES:
         return f"give {_TYPES[kind]}"
     if kind == "literal_error":
@@ -91,6 +96,12 @@ def _fix(kind: str, value: Any, context: Mapping[str, Any], message: str) -> str
     if kind == "value_error":
         return str(context.get("error", message))
     return message
+
+
+def _with_point(number: str) -> str:
+    """``1e-3`` as ``1.0e-3``, ``1e3`` as ``1.0e+3``."""
+    digits, exponent = number.lower().split("e")
+    return f"{digits}.0e{exponent if exponent[0] in '+-' else '+' + exponent}"
 
 
 def _meaning(owner: type[BaseModel] | None, field: str | int) -> str:

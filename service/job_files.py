@@ -1,19 +1,21 @@
 """The files that a job leaves behind, read for the doors: its log in pieces, its artifacts by name.
 
-Only whole things are shown: a checkpoint still being written (``*.partial``) is no artifact. Only what
-``list_artifacts`` lists can be opened, so no name leads out of the job's folder.
+Only whole things are shown: a checkpoint is one when its ``manifest.json`` is there, an export when its ``config.json``
+is, since each is written last. Only what ``list_artifacts`` lists can be opened, so no name leads out of the job's
+folder.
 """
 
 import os
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from planner.errors import GraphmillError
 
-_SHOWN = ("export", "checkpoints")
-_UNFINISHED = ".partial"
+_QUIET_S = 1.5  # a driver writes a few more lines while it leaves, after its job has ended
 _TAIL_WINDOW = 4 * 1_048_576  # a tail looks at no more than this, however long the lines are
 
 
@@ -41,17 +43,26 @@ class Artifact:
 
 @dataclass(frozen=True)
 class LogPiece:
-    """Bytes ``[offset, next_offset)`` of the log; ``at_end`` if there were no more when it was read."""
+    """Bytes ``[offset, next_offset)`` of the log.
+
+    ``at_end`` if there were no more when it was read, ``is_quiet`` if nothing was written for a while before that.
+    """
 
     text: str
     offset: int
     next_offset: int
     at_end: bool
+    is_quiet: bool
 
 
 def list_artifacts(job_dir: Path) -> list[Artifact]:
     """All artifacts of a job, sorted by path."""
     return sorted(_walk(job_dir), key=lambda artifact: artifact.path)
+
+
+def committed_checkpoints(job_dir: Path) -> list[Path]:
+    """The folders of the whole checkpoints, oldest first: their names sort by step."""
+    return sorted(manifest.parent for manifest in (job_dir / "checkpoints").glob("step-*/manifest.json"))
 
 
 def find_artifact(job_dir: Path, path: str) -> Artifact:
@@ -69,7 +80,8 @@ def read_log(file: Path, *, offset: int, limit: int) -> LogPiece:
     """
     try:
         with file.open("rb") as log:
-            size = os.fstat(log.fileno()).st_size
+            status = os.fstat(log.fileno())
+            size, silence_s = status.st_size, time.time() - status.st_mtime
             if offset > size:
                 raise LogOffsetError(f"the log has {size} bytes, asked from {offset} on; start again at 0", size=size)
             log.seek(offset)
@@ -77,10 +89,16 @@ def read_log(file: Path, *, offset: int, limit: int) -> LogPiece:
     except FileNotFoundError:
         if offset:
             raise LogOffsetError(f"there is no log yet, asked from {offset} on; start at 0", size=0) from None
-        return LogPiece(text="", offset=0, next_offset=0, at_end=True)
+        return LogPiece(text="", offset=0, next_offset=0, at_end=True, is_quiet=True)
     at_end = offset + len(data) >= size
     data = _whole_characters(data) if at_end else _whole_lines(data)
-    return LogPiece(text=data.decode(errors="replace"), offset=offset, next_offset=offset + len(data), at_end=at_end)
+    return LogPiece(
+        text=data.decode(errors="replace"),
+        offset=offset,
+        next_offset=offset + len(data),
+        at_end=at_end,
+        is_quiet=not 0 <= silence_s < _QUIET_S,  # a time to come is that of a clock which is not ours
+    )
 
 
 def tail_offset(file: Path, *, lines: int) -> int:
@@ -104,20 +122,26 @@ def tail_offset(file: Path, *, lines: int) -> int:
 
 
 def _walk(job_dir: Path) -> Iterator[Artifact]:
-    for shown in _SHOWN:
-        for folder, names, files in os.walk(job_dir / shown):  # links to folders are not followed
-            names[:] = [name for name in names if not name.endswith(_UNFINISHED)]
-            for name in files:
-                file = Path(folder, name)
-                if file.is_symlink() or name.endswith(_UNFINISHED):
-                    continue
-                status = file.stat()
-                yield Artifact(
-                    path=file.relative_to(job_dir).as_posix(),
-                    size_bytes=status.st_size,
-                    modified_at=datetime.fromtimestamp(status.st_mtime, UTC),
-                    file=file,
-                )
+    export = job_dir / "export"
+    for folder in [*committed_checkpoints(job_dir), *([export] if (export / "config.json").is_file() else [])]:
+        with suppress(FileNotFoundError):  # training drops old checkpoints while we look
+            yield from _files_of(folder, job_dir)
+
+
+def _files_of(folder: Path, job_dir: Path) -> Iterator[Artifact]:
+    """The plain files right in a folder; a name with a dot in front is a write that has not ended, or was cut off."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or not entry.is_file(follow_symlinks=False):
+                continue
+            status = entry.stat(follow_symlinks=False)
+            file = Path(entry.path)
+            yield Artifact(
+                path=file.relative_to(job_dir).as_posix(),
+                size_bytes=status.st_size,
+                modified_at=datetime.fromtimestamp(status.st_mtime, UTC),
+                file=file,
+            )
 
 
 def _whole_lines(data: bytes) -> bytes:

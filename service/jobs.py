@@ -6,7 +6,7 @@ cluster does.
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -72,8 +72,18 @@ class Jobs:
         if plan is None:
             state = self.store.get_job(job_id).state
             raise NotPlannedError(f"job {job_id} is {state} and has no plan; one is made in PLANNING", state=state)
-        page = self.store.metrics(job_id, names=("step_time_s", "peak_memory_bytes"), limit=100_000)
-        return plan, measure(page.points)
+        return plan, measure(read_points(self.store, job_id, names=("step_time_s", "peak_memory_bytes")))
+
+
+def read_points(store: JobStore, job_id: str, *, names: Sequence[str]) -> Iterator[MetricPoint]:
+    """All points of these names in the order of their steps, page by page."""
+    after: int | None = None
+    while True:
+        page = store.metrics(job_id, names=names, after_step=after)
+        yield from page.points
+        if page.next_after_step is None:
+            return
+        after = page.next_after_step
 
 
 def measure(points: Iterable[MetricPoint]) -> Measured:

@@ -22,6 +22,7 @@ DEVICE_LABEL = "graphmill.io/device"
 GPU_MEMORY_LABEL = "graphmill.io/gpu-memory-mib"
 _RAY_ACCELERATOR_LABEL = "ray.io/accelerator-type"
 _LONGEST_LABEL = 63
+_TOOL_TIMEOUT_S = 10.0
 
 
 def labels_of_this_node() -> dict[str, str]:
@@ -45,6 +46,7 @@ def node_spec(
         physical_cores=int(said.get(CORES_LABEL) or max(1.0, num_cpus)),
         memory_bytes=int(resources.get("memory", 0.0)),
         device_name=said.get(_RAY_ACCELERATOR_LABEL) or said.get(DEVICE_LABEL) or "cpu",
+        cpu_name=said.get(DEVICE_LABEL) or "cpu",
         gpu_memory_bytes=int(said.get(GPU_MEMORY_LABEL, "0")) * 2**20,
     )
 
@@ -77,16 +79,14 @@ def _label(text: str) -> str:
 
 
 def _gpu_memory_mib() -> int | None:
-    """Memory of the smallest GPU as the driver's own tool tells it; None without GPU or tool."""
+    """Memory of the smallest GPU as the driver's own tool tells it; None without GPU or an answer."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
-    asked = subprocess.run(
-        [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"],
-        capture_output=True,
-        text=True,
-        timeout=10,
-        check=False,
-    )
+    command = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):  # a driver in trouble: the cluster is to start all the same
+        return None
     sizes = [int(line) for line in asked.stdout.split() if line.isdigit()]
     return min(sizes) if asked.returncode == 0 and sizes else None

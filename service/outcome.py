@@ -1,27 +1,26 @@
 """The result of a finished run: what it reached, what it took, and how both compare with what the plan promised."""
 
-import os
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from planner.plan import MegaGraphPlan, MQGNNPlan
-from service.jobs import measure
+from service.job_files import committed_checkpoints, list_artifacts
+from service.jobs import measure, read_points
 from service.settings import Settings
 from service.store.job_store import JobStore
 from service.store.records import MetricPoint
 
 _MEASURED = ("step_time_s", "peak_memory_bytes", "items_per_s")
-_ARTIFACTS = ("export", "checkpoints")
 
 
 def build_result(
     job_id: str, *, last: Mapping[str, float], plan: MegaGraphPlan | MQGNNPlan, store: JobStore, settings: Settings
 ) -> dict[str, Any]:
     """Everything that the doors show of a finished job. ``last``: values of rank 0's last report."""
-    points = list(_points(store, job_id))
+    points = list(read_points(store, job_id, names=_MEASURED))
     measured = measure(points)
     job_dir = settings.job_dir(job_id)
+    checkpoints = committed_checkpoints(job_dir)
     predicted = plan.predicted
     return {
         "test_accuracy": last.get("test_accuracy"),
@@ -32,21 +31,11 @@ def build_result(
         "predicted_step_time_s": None if predicted is None else predicted.step_time_s,
         "peak_memory_bytes": {str(rank): size for rank, size in measured.memory_bytes.items()},
         "predicted_memory_bytes": None if predicted is None else list(predicted.memory_bytes),
-        "checkpoint": _newest(job_dir / "checkpoints"),
+        "checkpoint": str(checkpoints[-1]) if checkpoints else None,
         "export": str(job_dir / "export"),
-        "files": sorted(_files(job_dir)),
+        "files": [artifact.path for artifact in list_artifacts(job_dir)],
         "restarts": store.get_job(job_id).restarts,
     }
-
-
-def _points(store: JobStore, job_id: str) -> Iterator[MetricPoint]:
-    after: int | None = None
-    while True:
-        page = store.metrics(job_id, names=_MEASURED, after_step=after)
-        yield from page.points
-        if page.next_after_step is None:
-            return
-        after = page.next_after_step
 
 
 def _throughput(points: list[MetricPoint]) -> float | None:
@@ -65,15 +54,3 @@ def _throughput(points: list[MetricPoint]) -> float | None:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
-
-
-def _newest(checkpoints: Path) -> str | None:
-    """The last committed checkpoint; names sort by step, and only a committed one has its manifest."""
-    committed = sorted(path.parent for path in checkpoints.glob("step-*/manifest.json"))
-    return str(committed[-1]) if committed else None
-
-
-def _files(job_dir: Path) -> Iterator[str]:
-    for folder in _ARTIFACTS:
-        for parent, _, names in os.walk(job_dir / folder):
-            yield from (str((Path(parent) / name).relative_to(job_dir)) for name in names)

@@ -1,9 +1,10 @@
 """What to do about a submitted job: retry, stop, give up, or leave it alone. Pure decisions; the dispatcher acts.
 
-Three laws hold everywhere. *Cannot reach is not failed*: without an answer of the cluster nothing is decided about a
+Four laws hold everywhere. *Cannot reach is not failed*: without an answer of the cluster nothing is decided about a
 run. *The heartbeat outranks the cluster*: a driver that spoke a moment ago is alive, whatever the cluster's records say
-after a hiccup. *The end of a driver is not its last word*: a driver writes its result before it exits, so the
-dispatcher reads the job again before it believes in a loss.
+after a hiccup. *Silence does not outlast the limits*: a driver that hangs cannot end its job in time, so it is stopped.
+*The end of a driver is not its last word*: a driver writes its result before it exits, so the dispatcher reads the job
+again before it believes in a loss.
 """
 
 from dataclasses import dataclass
@@ -72,9 +73,11 @@ def judge(
         return LEAVE_ALONE if run is None else _judge_start(job, run, now=now, patience=patience, since=reachable_since)
     if run is None:
         return LEAVE_ALONE
-    if run.state.is_over and is_silent(job, now=now, patience=patience):
-        return _judge_end(job, run)
-    if _is_overdue(job, now=now, patience=patience):
+    silent, over_time = is_silent(job, now=now, patience=patience), _is_over_time(job, now=now, patience=patience)
+    overdue = _is_overdue(job, now=now, patience=patience)
+    if run.state.is_over and (silent or overdue):  # overdue: we had it stopped, and its user waits
+        return _judge_end(job, run, over_time=over_time)
+    if overdue or (silent and over_time):
         return Verdict(stop=True)
     return LEAVE_ALONE
 
@@ -99,10 +102,14 @@ def _judge_start(job: JobRecord, run: RunStatus, *, now: datetime, patience: Pat
     return Verdict(waiting=Waiting(code="driver_starting", reason=text))
 
 
-def _judge_end(job: JobRecord, run: RunStatus) -> Verdict:
+def _judge_end(job: JobRecord, run: RunStatus, *, over_time: bool) -> Verdict:
     """The driver is gone and left the job open."""
     if job.cancel_requested_at is not None:
         return Verdict(target=JobState.CANCELLED, reason=_cancelled("its driver was stopped"))
+    if over_time:
+        limit = job.spec.limits.max_runtime_s
+        text = f"ran beyond its limit max_runtime_s of {limit:g} s while {job.state}; its silent driver was stopped"
+        return Verdict(target=JobState.FAILED, reason=Reason(code="max_runtime", text=text))
     text = f"the driver ended without a result while the job was {job.state}; the cluster says {_say(run)}"
     return Verdict(target=JobState.FAILED, reason=Reason(code="driver_lost", text=text))
 
@@ -110,6 +117,12 @@ def _judge_end(job: JobRecord, run: RunStatus) -> Verdict:
 def _is_overdue(job: JobRecord, *, now: datetime, patience: Patience) -> bool:
     asked = job.cancel_requested_at
     return asked is not None and now - asked > timedelta(seconds=patience.cancel_grace_s)
+
+
+def _is_over_time(job: JobRecord, *, now: datetime, patience: Patience) -> bool:
+    """Whether the driver should have ended the job itself a while ago, because it runs too long."""
+    limit = timedelta(seconds=job.spec.limits.max_runtime_s + patience.cancel_grace_s)
+    return job.started_at is not None and now - job.started_at > limit
 
 
 def _cancelled(how: str) -> Reason:

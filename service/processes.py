@@ -2,8 +2,9 @@
 
 A cluster is named by its *head*: the first process, which leads a session of its own. Members are the processes of
 that session, their descendants, and processes that left both (Ray starts each job's driver in a new session) but still
-carry the cluster's mark in their environment. A pid alone names nobody, since the kernel re-uses it: an identity is
-the pid, when that process started, and the boot of the machine.
+carry the cluster's mark in their environment. Where the head is not known (None), the mark alone finds them. A pid
+alone names nobody, since the kernel re-uses it: an identity is the pid, when that process started, and the boot of the
+machine.
 """
 
 import os
@@ -48,7 +49,7 @@ class ProcessIdentity(Frozen):
             return self.boot_id == _BOOT_ID.read_text().strip()
 
 
-def members_of(head: ProcessIdentity, *, mark: str) -> list[psutil.Process]:
+def members_of(head: ProcessIdentity | None, *, mark: str) -> list[psutil.Process]:
     """Living processes of the cluster. ``mark`` is a ``NAME=value`` that only they have in their environment."""
     found = {process.pid: process for process in _candidates(head, mark.encode())}
     for process in tuple(found.values()):
@@ -58,13 +59,14 @@ def members_of(head: ProcessIdentity, *, mark: str) -> list[psutil.Process]:
     return [process for process in found.values() if _runs(process)]
 
 
-def end_processes(head: ProcessIdentity, *, mark: str, grace_s: float, kill_s: float) -> list[int]:
+def end_processes(head: ProcessIdentity | None, *, mark: str, grace_s: float, kill_s: float) -> list[int]:
     """Ask the head to end all (SIGTERM), after ``grace_s`` kill whoever is left (SIGKILL), wait up to ``kill_s``.
 
     Returns the pids that outlived even that (a process stuck in the kernel): empty when the machine is clean.
     """
-    if head.is_alive():
-        os.kill(head.pid, signal.SIGTERM)
+    if head is not None and head.is_alive():
+        with suppress(ProcessLookupError):
+            os.kill(head.pid, signal.SIGTERM)
         _wait_until_gone(head, mark=mark, timeout_s=grace_s)
     deadline = time.monotonic() + kill_s
     while left := members_of(head, mark=mark):
@@ -88,15 +90,15 @@ def _wait_until_gone(head: ProcessIdentity, *, mark: str, timeout_s: float) -> N
         time.sleep(_POLL_S)
 
 
-def _reap(head: ProcessIdentity) -> None:
+def _reap(head: ProcessIdentity | None) -> None:
     """Collect the head's exit status when it is a child of this process; it would stay a zombie otherwise."""
     with suppress(ChildProcessError, FileNotFoundError):
-        if ProcessIdentity.of(head.pid) == head:
+        if head is not None and ProcessIdentity.of(head.pid) == head:
             os.waitpid(head.pid, os.WNOHANG)
 
 
-def _candidates(head: ProcessIdentity, mark: bytes) -> Iterator[psutil.Process]:
-    session = head.pid if head.may_lead_a_session() else None
+def _candidates(head: ProcessIdentity | None, mark: bytes) -> Iterator[psutil.Process]:
+    session = head.pid if head is not None and head.may_lead_a_session() else None
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             in_session = os.getsid(process.pid) == session

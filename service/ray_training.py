@@ -11,8 +11,8 @@ from ray.train.v2._internal.callbacks.placement_group_callback import PlacementG
 from ray.train.v2.api.config import LoggingConfig
 
 from service.driver import RunOrder
+from service.ray_train_callback import JobCallback
 from service.spec import ResourcesSpec
-from service.train_callback import JobCallback
 from workers.ray_backend import RankGroupConfig
 from workers.ray_loop import DISTRIBUTION, LoopConfig, train_loop
 

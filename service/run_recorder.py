@@ -1,20 +1,20 @@
 """What the ranks report, written where everyone can see it: metrics, progress, the moves to RUNNING and RESTARTING.
 
-It lives in the process of Ray Train's controller, next to the driver, and is plain: ``train_callback.py`` is the shell.
-A database that does not answer for a moment must not end a training run: what could not be written is kept and tried
-again with the next report.
+It lives in the process of Ray Train's controller, next to the driver, and is plain: ``ray_train_callback.py`` is the
+shell. A database that does not answer for a moment must not end a training run: what could not be written is kept and
+tried again with the next report; of the last report there is no next, so the recorder insists on it.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
-
-from sqlalchemy.exc import SQLAlchemyError
 
 from service.failures import RankPlace, RunFailedError, explain_ranks, has_only_echoes
 from service.spec import JobState
 from service.states import IllegalMoveError
+from service.store.insistence import AWAY, insist
 from service.store.job_store import JobStore
 from service.store.records import MetricPoint, Reason
 
@@ -24,19 +24,22 @@ _MOST_KEPT = 100_000  # points; a database that is away for longer loses the old
 
 
 class RunRecorder:
-    """Records one run. ``find_deaths`` and ``find_trace`` look at the cluster and the job's folder after a failure."""
+    """Records one run. ``open_store`` is called when something is to be written, until it succeeds.
+
+    ``find_deaths`` and ``find_trace`` look at the cluster and the job's folder after a failure.
+    """
 
     def __init__(
         self,
         job_id: str,
         *,
-        store: JobStore,
+        open_store: Callable[[], JobStore],
         max_restarts: int,
         find_deaths: Callable[[Mapping[int, RankPlace]], Mapping[int, str]] = lambda places: {},
         find_trace: Callable[[int], str] = lambda rank: "",
     ) -> None:
         self._job_id = job_id
-        self._store = store
+        self._open_store = open_store
         self._max_restarts = max_restarts
         self._find_deaths = find_deaths
         self._find_trace = find_trace
@@ -53,7 +56,8 @@ class RunRecorder:
         del self._kept[:-_MOST_KEPT]
         self._progress = _progress(self._progress, reports)
         _log.info("%s", _in_words(self._progress))
-        self._attempt(self._write)
+        is_last = "done" in reports[0]["values"]
+        self._attempt((lambda: insist(self._write)) if is_last else self._write)
 
     def failed(self, errors: Mapping[int, BaseException]) -> None:
         """Ranks failed: record the restart that Ray is about to make, or end the run.
@@ -75,6 +79,10 @@ class RunRecorder:
         self._restarts += 1
         _log.warning("restart %d of at most %d: %s", self._restarts, self._max_restarts, failures.reason.text)
         self._attempt(lambda: self._write_restart(failures.reason))
+
+    @cached_property
+    def _store(self) -> JobStore:
+        return self._open_store()
 
     def _write(self) -> None:
         points, self._kept = self._kept, []
@@ -101,7 +109,7 @@ class RunRecorder:
             write()
         except IllegalMoveError as error:
             _log.info("job %s was moved by another hand meanwhile: %s", self._job_id, error)
-        except SQLAlchemyError:
+        except AWAY:
             _log.exception(
                 "the database did not take what job %s reports; it is kept for the next report", self._job_id
             )

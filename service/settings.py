@@ -1,8 +1,8 @@
 """All settings of Graphmill, and the only reader of the environment.
 
-Comes in: variables named ``GRAPHMILL_*``. Goes out: one frozen ``Settings``, passed to whoever needs it. A child
-process gets the same settings through ``environment()``; secrets are left out, because a cluster shows the environment
-of its jobs to everyone who can see its dashboard.
+Comes in: variables named ``GRAPHMILL_*``. Goes out: one frozen ``Settings``, passed to whoever needs it. The nodes of
+the embedded cluster get theirs through ``environment()``; secrets of the API are left out, because a cluster shows the
+environment of its jobs to everyone who can see its dashboard.
 """
 
 from pathlib import Path
@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from planner.errors import GraphmillError
 
 ENV_PREFIX = "GRAPHMILL_"
+_OF_DRIVERS = {"home", "database_url", "storage", "data_root", "cache"}  # the settings that a driver reads
 
 
 class SettingsInvalidError(GraphmillError):
@@ -26,11 +27,14 @@ class SettingsInvalidError(GraphmillError):
 class Settings(BaseSettings):
     """Where things lie, how to reach them, and how patient the service is."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", validate_default=True)
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, frozen=True, extra="ignore", validate_default=True
+    )
 
     home: Path = Field(default=Path("~/.graphmill"), description="folder of the embedded mode: database, key, state")
     database_url: str = Field(
         default_factory=lambda data: f"sqlite:///{data['home'] / 'graphmill.db'}",
+        repr=False,  # it may hold a password
         description="SQLAlchemy address of the database; SQLite serves only where API and cluster share a disk",
     )
     storage: str = Field(
@@ -69,6 +73,16 @@ class Settings(BaseSettings):
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
 
+    @field_validator("database_url", mode="after")
+    @classmethod
+    def _absolute_file(cls, url: str) -> str:
+        """A driver starts in another folder than the API, so both must mean the same file."""
+        dialect, separator, file = url.partition(":///")
+        is_path = separator and file and not file.startswith((":", "file:"))
+        if not dialect.startswith("sqlite") or not is_path:
+            return url
+        return f"{dialect}:///{Path(file).expanduser().absolute()}"
+
     @field_validator("storage", mode="after")
     @classmethod
     def _local_storage(cls, storage: str) -> str:
@@ -89,10 +103,8 @@ class Settings(BaseSettings):
         return self.home / "api_key"
 
     def environment(self) -> dict[str, str]:
-        """The variables that make a child process read these same settings; no secret among them."""
-        values: dict[str, Any] = self.model_dump(
-            mode="json", exclude={"api_key", "ray_token", "url"}, exclude_none=True
-        )
+        """The variables that make a driver read these same settings; no secret of the API among them."""
+        values: dict[str, Any] = self.model_dump(mode="json", include=_OF_DRIVERS, exclude_none=True)
         return {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in values.items()}
 
 

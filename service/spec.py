@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from planner.frozen import Frozen
 from workers.spec import TrainSpec
@@ -28,6 +28,14 @@ class ResourcesSpec(Frozen):
     num_workers: int = Field(default=2, ge=1, le=8192)
     cpus_per_worker: float = Field(default=1.0, gt=0, le=1024)
     gpus_per_worker: float = Field(default=0.0, ge=0, le=16)
+
+    @field_validator("gpus_per_worker")
+    @classmethod
+    def _check_gpus(cls, value: float, info: ValidationInfo) -> float:
+        """Part of a GPU is for one rank alone: two ranks that share one would overrun its memory, and nccl refuses."""
+        if value % 1 and (value > 1 or info.data.get("num_workers", 1) > 1):
+            raise ValueError("give whole GPUs; part of one (below 1) is for num_workers 1")
+        return value
 
 
 class LimitsSpec(Frozen):

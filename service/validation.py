@@ -20,6 +20,7 @@ from service.spec import JobSpec
 from workers.spec import MODELS_OF_KIND, NAMED_DATASETS, GraphormerSpec
 
 _MAX_DEPTH = 32
+_MAX_FAULTS = 100  # more help nobody, and each costs time to put into words
 _KINDS: Mapping[str, tuple[str, ...]] = {str(kind): names for kind, names in MODELS_OF_KIND.items()}
 _MODELS = tuple(name for names in _KINDS.values() for name in names)
 
@@ -34,14 +35,18 @@ def parse_spec(document: Any) -> JobSpec:
     """Check a decoded JSON document, strictly: no text is taken for a number. Raises ``SpecInvalidError``."""
     faults = find_faults(document)
     if faults:
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        many = f"more than {_MAX_FAULTS} faults" if len(faults) > _MAX_FAULTS else f"{len(faults)} faults"
+        count = "1 fault" if len(faults) == 1 else many
         listed = "; ".join(f"{fault.pointer or 'the document'}: {fault.detail}" for fault in faults)
         raise SpecInvalidError(f"the job spec has {count}: {listed}", faults=[fault.model_dump() for fault in faults])
     return JobSpec.model_validate_json(json.dumps(document), strict=True)
 
 
 def find_faults(document: Any) -> list[Fault]:
-    """All faults of a document, sorted by pointer; empty if it is a valid spec."""
+    """All faults of a document, sorted by pointer; empty if it is a valid spec.
+
+    Of more than ``_MAX_FAULTS``, that many are told, and one more entry says how many are not.
+    """
     if not isinstance(document, dict):
         return [Fault(pointer="", detail=f"found {show(document)}", fix="a job spec is an object: {...}")]
     faults: list[Fault] = []
@@ -49,12 +54,19 @@ def find_faults(document: Any) -> list[Fault]:
     odd = {fault.pointer for fault in faults}
     faults += [fault for fault in _rules_between_fields(document) if fault.pointer not in odd]
     ruled = tuple(faults)
-    for item in _pydantic_findings(document):
+    findings = _pydantic_findings(document)
+    for item in findings[:_MAX_FAULTS]:
         fault = describe(item, JobSpec)
         if fault.pointer in odd or (item["type"] in _RULED and _says_more(ruled, than=fault)):
             continue
         faults.append(fault)
-    return sorted(faults, key=lambda fault: fault.pointer)
+    untold = len(faults[_MAX_FAULTS:]) + len(findings[_MAX_FAULTS:])
+    told = sorted(faults[:_MAX_FAULTS], key=lambda fault: fault.pointer)
+    return told if not untold else [*told, _not_told(untold)]
+
+
+def _not_told(count: int) -> Fault:
+    return Fault(pointer="", detail=f"{count} more are not listed", fix="mend the others first, then submit again")
 
 
 # Findings whose words a rule between fields below says better.

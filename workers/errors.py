@@ -15,12 +15,6 @@ class DatasetInvalidError(GraphmillError):
     code = "dataset_invalid"
 
 
-class ModelInvalidError(GraphmillError):
-    """A model cannot be built from its spec, or does not fit the data."""
-
-    code = "model_invalid"
-
-
 class CheckpointInvalidError(GraphmillError):
     """A checkpoint is missing, incomplete or belongs to another job."""
 

@@ -13,9 +13,7 @@ import psutil
 import ray
 from ray.train.torch import TorchConfig
 
-# A rank that is this long in a collective waits for one that will not come. Evaluation and checkpoints are sharded, so
-# no rank is ever alone at work for minutes.
-COLLECTIVE_TIMEOUT_S = 600
+from workers.comm.axis import COLLECTIVE_TIMEOUT_S
 
 _TorchBackend: type[Any] = TorchConfig().backend_cls
 

@@ -6,11 +6,20 @@ on all ranks. Knows nothing of Ray: a rank started by ``torchrun`` or by a test 
 
 import torch
 
+from planner.errors import PlanInvalidError
 from workers.training.run import RankRun
 
 
 def run_rank(run: RankRun) -> dict[str, float]:
-    """Train as ``run.plan`` says, on this rank. Collective. Raises the errors of ``workers.errors``."""
+    """Train as ``run.plan`` says, on this rank. Collective.
+
+    Raises ``PlanInvalidError`` for a plan that belongs to another run, and the errors of ``workers.errors``.
+    """
+    if (run.plan.kind, run.plan.world_size) != (run.spec.kind, run.world_size):
+        raise PlanInvalidError(
+            f"the plan is of kind {run.plan.kind!r} for {run.plan.world_size} ranks, the run is of kind"
+            f" {run.spec.kind!r} with {run.world_size}; plan again"
+        )
     torch.set_num_threads(run.plan.num_threads)
     if run.plan.kind == "megagraph":
         from workers.megagraph.train import train as train_megagraph

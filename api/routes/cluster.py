@@ -27,5 +27,5 @@ def show_cluster(backend: BackendDep) -> ClusterStateView:
         promised_cpus=promised.cpus,
         promised_gpus=promised.gpus,
         ray_version=spec.ray_version if spec else "",
-        dashboard_url=backend.dashboard_url,
+        dashboard_url=backend.cluster.dashboard_url,
     )

@@ -16,7 +16,7 @@ LOG_COMPLETE = "Graphmill-Log-Complete"
 _HEADERS = {
     NEXT_OFFSET: {"description": "the offset to ask from next", "schema": {"type": "integer"}},
     LOG_COMPLETE: {
-        "description": "whether the job has ended and this was its last piece",
+        "description": "whether the job has ended, its log has come to rest, and this was its last piece",
         "schema": {"type": "boolean"},
     },
 }
@@ -49,5 +49,5 @@ def read_logs(
     file = backend.settings.job_dir(job_id) / "logs" / "driver.log"
     start = offset if tail is None else tail_offset(file, lines=tail)
     piece = read_log(file, offset=start, limit=limit)
-    complete = "true" if ended and piece.at_end else "false"
+    complete = "true" if ended and piece.at_end and piece.is_quiet else "false"
     return PlainTextResponse(piece.text, headers={NEXT_OFFSET: str(piece.next_offset), LOG_COMPLETE: complete})

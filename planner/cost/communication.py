@@ -15,7 +15,7 @@ def ring_forward_elements(*, num_nodes: int, hidden_size: int, cp_degree: int) -
 def ring_backward_elements(*, num_nodes: int, hidden_size: int, cp_degree: int) -> float:
     """Elements that a rank sends per layer in backward: K and V again, and dK and dV all the way home.
 
-    K and V take P−1 shifts; dK and dV travel with them and need one shift more: 2(Nd/P)(2P−1), or 0 for one rank.
+    K and V take P−1 shifts; dK and dV follow in messages of their own, P of them: 2(Nd/P)(2P−1), or 0 for one rank.
     """
     if cp_degree == 1:
         return 0.0
@@ -32,10 +32,17 @@ def estimate_ring_forward_s(link: Link, *, shard_bytes: float, cp_degree: int, h
 
 
 def estimate_ring_backward_s(link: Link, *, shard_bytes: float, cp_degree: int, hidden_s: float = 0.0) -> float:
-    """P−1 shifts that carry K/V and dK/dV together, and the last one of dK/dV alone, behind which nothing runs."""
+    """2P−1 messages of a shard: P−1 of K/V and, each one step behind, P of dK/dV.
+
+    The first and the last work step have one message beside them, those between two; beside the last dK/dV nothing
+    runs.
+    """
     if cp_degree == 1:
         return 0.0
-    return (cp_degree - 1) * max(0.0, link.seconds(2 * shard_bytes) - hidden_s) + link.seconds(shard_bytes)
+    message_s = link.seconds(shard_bytes)
+    ends_s = 2 * max(0.0, message_s - hidden_s)
+    between_s = (cp_degree - 2) * max(0.0, 2 * message_s - hidden_s)
+    return ends_s + between_s + message_s
 
 
 def estimate_all_reduce_s(link: Link, *, num_bytes: float) -> float:

@@ -13,10 +13,14 @@ MARGIN_FRACTION = 0.10
 MARGIN_BYTES = 32 * 2**20
 _ADAM_MOMENTS = 2
 _ROW_BYTES = 3 * 8 + 1  # degree, number and label as int64, split as int8
-# As in workers.mqgnn.evaluation: input rows gathered at a time.
-EVALUATION_CHUNK_BYTES = 64 * 2**20
-_FLOAT32_BYTES = 4
-_EDGE_BYTES = 8  # local source and target of a sampled edge, int32 each
+# As in workers.mqgnn.evaluation: rows of one chunk, matrices of that size, and bytes of an edge while it is sampled.
+EVALUATION_CHUNK_BYTES = 16 * 2**20
+_CHUNK_MATRICES = 5
+_EDGE_BYTES = 48
+_SAMPLER_NODE_BYTES = 4  # a sampler's table of local numbers
+_EVALUATOR_NODE_BYTES = 8 + _SAMPLER_NODE_BYTES  # work before each node; its own sampler
+# Training nodes and the orders of two epochs stay; while a third is made, its hashes and positions are there, too.
+_SEED_BYTES = 6 * 8
 # A checkpoint holds parameters, two moments and the best parameters so far; it is serialised and then copied once.
 _CHECKPOINT_COPIES = 2 * (1 + _ADAM_MOMENTS + 1)
 
@@ -61,8 +65,8 @@ def saved_bytes(curves: UnitCurves, work: Work) -> float:
     return curves.saved_bytes.bound_at(work)
 
 
-def recompute_saved_bytes(work: Work, *, hidden_size: int, element_bytes: int) -> float:
-    """What a recomputed block keeps: its input, R·d elements (Chen et al., Sublinear Memory Cost, 2016)."""
+def hidden_bytes(work: Work, *, hidden_size: int, element_bytes: int) -> float:
+    """Input of a block, R·d elements: all that a recomputed one keeps (Chen et al., Sublinear Memory Cost, 2016)."""
     return work.num_rows * hidden_size * element_bytes
 
 
@@ -82,19 +86,25 @@ def ring_buffer_bytes(shard_bytes: float, *, cp_degree: int) -> float:
     return 4 * shard_bytes if cp_degree > 1 else 0.0
 
 
-def layerwise_evaluation_bytes(
-    *, num_nodes: int, num_edges: int, width: int, hidden_size: int, num_ranks: int, element_bytes: int
-) -> float:
-    """Exact evaluation of a sampled GNN, layer by layer over all nodes; ``width`` is that of the widest layer input.
+def sampled_graph_bytes(*, graph_bytes: int, num_nodes: int, num_train: int, num_samplers: int) -> int:
+    """What lies there of a sampled job's graph: its pages, tables of samplers and evaluation, the order of seeds."""
+    per_node = num_samplers * _SAMPLER_NODE_BYTES + _EVALUATOR_NODE_BYTES
+    return graph_bytes + per_node * num_nodes + _SEED_BYTES * num_train
 
-    Gathered input rows and what is aggregated from them (up to a chunk each), once more in float32 where the job
-    computes in another type; two hidden matrices of all nodes; the rank's share of the edges with their weights.
+
+def layerwise_evaluation_bytes(
+    *, num_nodes: int, largest_degree: int, num_layers: int, width: int, hidden_size: int, element_bytes: int
+) -> int:
+    """Exact evaluation of a sampled GNN, layer by layer over all nodes; ``width`` is the largest of any layer's ends.
+
+    The terms are those that ``workers.mqgnn.evaluation`` promises: two hidden matrices of all nodes at most, one chunk
+    of rows (a node with all its neighbours is never divided), and its edges.
     """
-    inputs = min(EVALUATION_CHUNK_BYTES, num_nodes * width * element_bytes)
-    copies = 2 if element_bytes == _FLOAT32_BYTES else 2 + _FLOAT32_BYTES / element_bytes
-    hidden = 2 * num_nodes * hidden_size * element_bytes
-    edges = num_edges / num_ranks * (_EDGE_BYTES + element_bytes)
-    return copies * inputs + hidden + edges
+    hidden = min(num_layers - 1, 2) * num_nodes * hidden_size * element_bytes
+    row_bytes = width * element_bytes
+    rows = min(num_nodes, max(EVALUATION_CHUNK_BYTES // row_bytes, largest_degree + 1))
+    edges = max(EVALUATION_CHUNK_BYTES, _EDGE_BYTES * (largest_degree + 1))
+    return hidden + _CHUNK_MATRICES * rows * row_bytes + edges
 
 
 def with_margin(num_bytes: float) -> int:

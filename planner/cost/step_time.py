@@ -9,14 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from planner.cost import communication, compute, memory
-from planner.fitting import FittedProfile, UnitCurves, Work
+from planner.fitting import ROUGH_FIT, FittedProfile, UnitCurves, Work
 from planner.plan import MegaGraphPlan, Stage
 from planner.profiles import TransformerShape
 
 ELEMENT_BYTES = {"float32": 4, "float64": 8}
 _LOSS_BYTES = 8  # one float64 per rank
-# Chosen: on a quiet machine curves miss their samples by a few per cent (small sizes by up to twenty).
-_ROUGH_FIT = 0.3
 Terms = Mapping[str, float]
 
 
@@ -25,8 +23,8 @@ class StageCosts:
     """One stage, per micro-batch and rank; terms in seconds by name, memory in bytes.
 
     ``saved_bytes`` live from F to B of a micro-batch, ``workspace_bytes`` only during an action, ``static_bytes``
-    always, ``after_bytes`` for a moment after the update when nothing is saved. ``handover_s`` moves one micro-batch to
-    a neighbouring stage, ``update`` follows the last action.
+    always, ``after_bytes`` after the update when nothing is saved: an evaluation or a checkpoint. ``handover_s`` moves
+    one micro-batch to a neighbouring stage, ``update`` follows the last action.
     """
 
     forward: Terms
@@ -83,7 +81,7 @@ class _StagePricer:
             saved_bytes=self._saved_bytes(),
             workspace_bytes=self._workspace_bytes(),
             static_bytes=self._static_bytes(),
-            after_bytes=memory.checkpoint_bytes(self._fitted.parameter_bytes),
+            after_bytes=max(memory.checkpoint_bytes(self._fitted.parameter_bytes), self._evaluation_bytes()),
         )
 
     def guesses(self) -> list[str]:
@@ -91,7 +89,8 @@ class _StagePricer:
         curves = {kind: self._curves(kind) for kind in sorted({_kind(name) for name in self._stage.units})}
         beyond = [kind for kind, unit in curves.items() if not unit.forward_s.covers(self._mean)]
         errors = {kind: max(unit.forward_s.worst_error, unit.backward_s.worst_error) for kind, unit in curves.items()}
-        rough = [kind for kind, error in errors.items() if error > _ROUGH_FIT]
+        errors |= {operation: self._fitted.link(operation).worst_error for operation in self._operations()}
+        rough = [kind for kind, error in errors.items() if error > ROUGH_FIT]
         sentences = []
         if beyond:
             sentences.append(
@@ -106,9 +105,14 @@ class _StagePricer:
         if rough:
             sentences.append(
                 f"The curves of {', '.join(rough)} miss their samples by up to {100 * max(errors.values()):.0f} %, as"
-                " happens when the machine is busy during the probe: the time is rough."
+                " happens when the machine is busy during the probe: the times of those are rough."
             )
         return sentences
+
+    def _operations(self) -> list[str]:
+        """The links that the stage uses."""
+        used = {"all_reduce": self._plan.world_size > 1, "p2p": self._stage.cp_degree > 1}
+        return [operation for operation, is_used in used.items() if is_used]
 
     def _unit_terms(self, name: str) -> Iterator[tuple[str, float, float]]:
         """(term, forward seconds, backward seconds) of a unit's computing, and of its ring if it has one."""
@@ -160,19 +164,31 @@ class _StagePricer:
             graphs_per_step=self._shape.graphs_per_step,
         )
         return joined + sum(
-            memory.recompute_saved_bytes(work, hidden_size=self._shape.hidden_size, element_bytes=self._element_bytes)
+            self._hidden_bytes(work)
             if name in self._plan.recompute
             else memory.saved_bytes(self._curves(_kind(name)), work)
             for name in self._stage.units
         )
 
     def _workspace_bytes(self) -> float:
-        work = self._largest_work()
+        return self._most_bytes(self._largest_work(), recompute=self._plan.recompute)
+
+    def _evaluation_bytes(self) -> float:
+        """Every graph by itself, forward only: a unit's input, and what it holds while it works (at most its peak)."""
+        largest = max(*self._shape.graph_sizes, *self._shape.other_graph_sizes, 0)
+        work = compute.total_work((largest,), cp_degree=self._stage.cp_degree)
+        return self._hidden_bytes(work) + self._most_bytes(work, recompute=self._stage.units)
+
+    def _most_bytes(self, work: Work, *, recompute: tuple[str, ...]) -> float:
+        """What the dearest unit needs beyond what it keeps; of those in ``recompute``, which keep nothing, all."""
         most = max(
-            memory.workspace_bytes(self._curves(_kind(name)), work, recompute=name in self._plan.recompute)
+            memory.workspace_bytes(self._curves(_kind(name)), work, recompute=name in recompute)
             for name in self._stage.units
         )
         return most + memory.ring_buffer_bytes(self._shard_bytes(work), cp_degree=self._stage.cp_degree)
+
+    def _hidden_bytes(self, work: Work) -> float:
+        return memory.hidden_bytes(work, hidden_size=self._shape.hidden_size, element_bytes=self._element_bytes)
 
     def _static_bytes(self) -> float:
         """What lies there from the first epoch on; a replica meets every graph sooner or later, and keeps it."""

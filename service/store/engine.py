@@ -6,6 +6,7 @@ readers both turn into writers.
 """
 
 import fcntl
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,20 +41,20 @@ def open_store(url: str, *, durable: bool = True) -> JobStore:
                 migrate(engine)
     except ImportError as error:
         raise StoreUnavailableError(f"no driver for the database {_shown(url)} is installed: {error}") from error
-    except (SQLAlchemyError, OSError) as error:
+    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         raise StoreUnavailableError(f"cannot open the database {_shown(url)}: {error}") from error
     return JobStore(engine)
 
 
 def build_engine(url: str, *, durable: bool = True) -> Engine:
-    """An engine with our habits set, and the folder of an SQLite file made."""
+    """An engine with our habits set, and the folder of an SQLite file made. Errors do not show values of rows."""
     address = make_url(url)
     if address.get_backend_name() != "sqlite":
-        return create_engine(address, pool_pre_ping=True, pool_size=20)
+        return create_engine(address, pool_pre_ping=True, pool_size=20, hide_parameters=True)
     if not address.database or address.database == ":memory:":
         raise StoreUnavailableError("the store is shared by several processes, so SQLite needs a file, not :memory:")
     Path(address.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(address, connect_args={"timeout": BUSY_S}, pool_size=20)
+    engine = create_engine(address, connect_args={"timeout": BUSY_S}, pool_size=20, hide_parameters=True)
     _tame_sqlite(engine, synchronous="FULL" if durable else "NORMAL")
     return engine
 
@@ -95,9 +96,14 @@ def _switch_to_wal(engine: Engine) -> None:
     """The mode is a property of the file; two processes that switch it at once would fail, hence under the lock."""
     connection = engine.raw_connection()
     try:
-        connection.cursor().execute("PRAGMA journal_mode=WAL")
+        (mode,) = connection.cursor().execute("PRAGMA journal_mode=WAL").fetchone()
     finally:
         connection.close()
+    if mode != "wal":
+        raise StoreUnavailableError(
+            f"SQLite keeps {engine.url.database} in the journal mode {mode!r}, in which readers and writers hold each"
+            " other up; put the database on a local file system that can be written to"
+        )
 
 
 def _revision(engine: Engine) -> str | None:

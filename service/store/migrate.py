@@ -8,7 +8,6 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import Engine
 
@@ -35,8 +34,3 @@ def alembic_config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS))
     return config
-
-
-def head_revision() -> str | None:
-    """The newest revision among the migration files."""
-    return ScriptDirectory.from_config(alembic_config()).get_current_head()

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from api.cli import app
+from api.cli import app, main
 from api.cli_errors import ExitCode
 from api.cli_words import format_age, format_bytes, format_duration, format_seconds
 from api.client import GraphmillClient
@@ -90,12 +90,37 @@ def test_faults_are_json_for_programs(tmp_path: Path) -> None:
     assert json.loads(result.stderr)["errors"][0]["pointer"] == "/name"
 
 
-@pytest.mark.parametrize("content", ["a: [", "\x00"])
+@pytest.mark.parametrize(
+    "content",
+    ["a: [", "\x00", "2026-11-29: 1", "&a [*a]", "a: 2026-13-45", "[" * 5_000],
+    ids=["open", "nul", "date as key", "circle", "no date", "nested"],
+)
 def test_a_file_that_is_no_yaml_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "bad.yaml").write_text(content)
     result = graphmill("submit", str(tmp_path / "bad.yaml"))
     assert result.exit_code == ExitCode.BAD_INPUT
     assert "bad.yaml" in result.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_told(api: LiveApi, tmp_path: Path) -> None:
+    job_id = running_job(api)
+    file = api.settings.job_dir(job_id) / "export" / "config.json"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    (tmp_path / "out").touch()
+    result = graphmill("artifacts", job_id, "--download", str(tmp_path / "out"))
+    assert (result.exit_code, "file_unusable" in result.stderr) == (ExitCode.BAD_INPUT, True)
+
+
+def test_a_fault_of_the_program_is_not_taken_for_a_failed_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["graphmill", "jobs"])
+    monkeypatch.setattr(GraphmillClient, "jobs", lambda *_, **__: 1 / 0)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == ExitCode.FAULT != ExitCode.JOB_FAILED
+    assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.auth import ensure_api_key, read_api_key
 from api.client import GraphmillClient
 from api.client_errors import DownloadRefusedError, RequestRefusedError, ServiceUnreachableError, WaitTimeoutError
 from api.connection import NoApiKeyError, find_connection
@@ -109,6 +110,7 @@ def test_following_survives_a_service_that_is_killed_and_served_again(api: LiveA
 def test_following_again_after_the_end_ends(api: LiveApi, client: GraphmillClient) -> None:
     job_id = started(api, client)
     api.cluster.play(api.store, job_id)
+    api.store.set_progress(job_id, {"step": 9, "total_steps": 9})
     last = list(client.follow(job_id))[-1]
     assert last.id is not None
     assert list(client.follow(job_id, after=last.id)) == []
@@ -197,6 +199,54 @@ def test_the_export_is_downloaded_whole(api: LiveApi, client: GraphmillClient, t
     assert len(client.download(job_id, tmp_path / "all", prefix="")) == 3
 
 
+@pytest.fixture
+def exported(api: LiveApi, client: GraphmillClient) -> str:
+    job_id = started(api, client)
+    file = api.settings.job_dir(job_id) / "export" / "config.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"weights" * 50_000)
+    return job_id
+
+
+def test_a_download_that_breaks_begins_anew(
+    client: GraphmillClient, exported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, broken = httpx.Response.iter_bytes, [True]
+
+    def break_once(response: httpx.Response) -> Iterator[bytes]:
+        if broken and response.url.path.endswith("config.json"):
+            broken.clear()
+            yield b"something else"
+            raise httpx.ReadError("the connection broke")
+        yield from plain(response)
+
+    monkeypatch.setattr(httpx.Response, "iter_bytes", break_once)
+    (file,) = client.download(exported, tmp_path / "out")
+    assert file.read_bytes() == b"weights" * 50_000
+    assert not broken
+
+
+def test_a_download_from_a_service_that_is_gone_leaves_nothing(
+    api: LiveApi, exported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = httpx.Response.iter_bytes
+
+    def broken(response: httpx.Response) -> Iterator[bytes]:
+        if not response.url.path.endswith("config.json"):
+            yield from plain(response)
+            return
+        yield b"half"
+        raise httpx.ReadError("the connection broke")
+
+    monkeypatch.setattr(httpx.Response, "iter_bytes", broken)
+    with (
+        GraphmillClient(api.url, api.key, settings=api.settings, patience_s=0.2) as client,
+        pytest.raises(ServiceUnreachableError),
+    ):
+        client.download(exported, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", ""])
 def test_a_download_never_leaves_its_folder(client: GraphmillClient, tmp_path: Path, name: str) -> None:
     artifact = ArtifactView(path=name, size_bytes=1, modified_at="2026-11-29T00:00:00Z", href="/livez")  # type: ignore[arg-type]
@@ -219,7 +269,7 @@ def test_address_and_key_are_found_where_the_server_left_them(tmp_path: Path) ->
     key_file.touch(mode=0o600)
     key_file.write_text("the-key\n")
     assert find_connection(settings).url == "http://127.0.0.1:1234"
-    write_server_state(settings, url="http://127.0.0.1:5678", dashboard_url="")
+    write_server_state(settings, url="http://127.0.0.1:5678")
     assert find_connection(settings).url == "http://127.0.0.1:5678"
     remove_server_state(settings)
     assert find_connection(settings).url == "http://127.0.0.1:1234"
@@ -227,6 +277,28 @@ def test_address_and_key_are_found_where_the_server_left_them(tmp_path: Path) ->
     assert (found := find_connection(elsewhere)).url == "http://far:80"
     assert found.api_key == "another-key-of-mine"
     assert find_connection(elsewhere, url="http://here", api_key="k").api_key == "k"
+
+
+@pytest.mark.parametrize(
+    ("url", "is_sent"), [("http://far.example", False), ("http://localhost:9", True), ("http://10.1.2.3:8421", True)]
+)
+def test_the_key_of_this_machine_is_not_sent_elsewhere(tmp_path: Path, url: str, is_sent: bool) -> None:
+    settings = Settings(home=tmp_path, url=url)
+    ensure_api_key(settings)
+    write_server_state(settings, url="http://10.1.2.3:8421")  # this machine, under the address that it listens on
+    if is_sent:
+        assert find_connection(settings).api_key == read_api_key(settings)
+    else:
+        with pytest.raises(NoApiKeyError, match="no API key for http://far"):
+            find_connection(settings)
+
+
+def test_an_address_that_is_none_is_not_waited_for(api: LiveApi) -> None:
+    with (
+        GraphmillClient("far.example:80", api.key, settings=api.settings, patience_s=1_000) as client,
+        pytest.raises(ServiceUnreachableError, match="GRAPHMILL_URL"),
+    ):
+        client.cluster()
 
 
 def test_a_stranger_on_the_port_is_not_mistaken_for_the_service() -> None:
@@ -242,7 +314,14 @@ def test_patience_begins_anew_after_an_answer() -> None:
     assert not pauses.wait()
     pauses.reset()
     assert pauses.wait()
-    assert slept == [0.1, 0.1]
+    assert len(slept) == 2
+
+
+def test_no_pause_is_longer_than_the_patience_that_is_left() -> None:
+    slept: list[float] = []
+    pauses = Pauses(0.05, sleep=slept.append)
+    assert pauses.wait(at_least_s=10.0)
+    assert slept == [0.05]
 
 
 def test_pauses_grow_to_a_limit() -> None:

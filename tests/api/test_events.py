@@ -46,7 +46,10 @@ def test_a_stream_resumed_after_any_event_misses_and_repeats_nothing(api: LiveAp
 
 
 def test_a_stream_resumed_after_the_end_says_do_not_come_back(api: LiveApi, http: httpx.Client) -> None:
-    job_id = api.store.request_cancel(api.store.create_job(job_spec())[0].id).id
+    job_id = api.store.create_job(job_spec())[0].id
+    wait_until(lambda: api.cluster.submitted == [job_id])
+    api.cluster.play(api.store, job_id)
+    api.store.set_progress(job_id, {"step": 9, "total_steps": 9})
     last = api.store.events_after(job_id)[-1].id
     assert http.get(f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": str(last)}).status_code == 204
 

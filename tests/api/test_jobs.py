@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -63,6 +64,17 @@ def test_ten_faults_get_one_answer_with_ten_pointers(http: httpx.Client) -> None
 def test_bad_bodies_are_problems(http: httpx.Client, content: bytes, media_type: str, status: int, code: str) -> None:
     answer = http.post("/v1/jobs", content=content, headers={"content-type": media_type})
     assert (answer.status_code, code_of(answer)) == (status, code)
+
+
+def test_many_keys_of_which_one_is_twice_are_read_in_one_pass(http: httpx.Client) -> None:
+    pairs = ",".join(f'"k{number}":1' for number in range(50_000))
+    began = time.monotonic()
+    answer = http.post(
+        "/v1/jobs", content=f'{{{pairs},"k49999":2}}'.encode(), headers={"content-type": "application/json"}
+    )
+    assert (answer.status_code, code_of(answer)) == (400, "malformed_json")
+    assert "k49999" in answer.json()["detail"]
+    assert time.monotonic() - began < 5, "comparing each with each takes most of a minute"
 
 
 def test_a_body_without_a_declared_length_is_limited_too(http: httpx.Client) -> None:

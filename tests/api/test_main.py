@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -14,24 +15,37 @@ import httpx
 import pytest
 
 from api.client import GraphmillClient
-from api.server_state import last_server_state, read_server_state
+from api.main import _listening
+from api.server_state import claim_home, last_server_state, read_server_state
 from api.server_stop import stop_everything
 from service.settings import Settings
 from tests.kit.builders import job_document
 
 PROCESS = """
-import sys
+import os, sys, time
+import api.embedded_cluster as embedded
 import api.main as main
 from tests.kit.fake_cluster import FakeCluster
+
+PLAY = os.environ.get("PLAY", "")
+clusters = ["one of before"] if "running" in PLAY else []
 
 class Info:
     dashboard_url = "http://fake"
     def token(self): return "token"
 
-def start(settings): print("cluster started", flush=True); return Info()
-def stop(settings): print("cluster ended", flush=True); return True
+def start(settings):
+    print("cluster started", flush=True)
+    clusters.append("ours")
+    time.sleep(60 if "slow" in PLAY else 0)
+    return Info()
 
-main.start_cluster, main.stop_cluster, main.RayCluster = start, stop, lambda url, token: FakeCluster()
+def stop(settings): print("cluster ended", flush=True); return True
+def broken(backend): raise RuntimeError("a fault of ours")
+
+embedded.start_cluster, embedded.RayCluster, main.stop_cluster = start, lambda url, token: FakeCluster(), stop
+embedded.attach = lambda settings: Info() if clusters else None
+if "broken" in PLAY: main.create_app = broken
 sys.exit(main.main(sys.argv[1:]))
 """
 
@@ -64,15 +78,21 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
         process.communicate()
 
 
-def serving(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """Wait until it serves; its addresses."""
+def starting(process: "subprocess.Popen[str]") -> None:
+    """Wait until it starts its cluster."""
     assert process.stdout is not None
     assert process.stdout.readline() == "cluster started\n"
+
+
+def serving(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    """Wait until it serves; its addresses."""
+    starting(process)
+    assert process.stdout is not None
     addresses: dict[str, Any] = json.loads(process.stdout.readline())
     return addresses
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_api_and_its_cluster(serve: Serve, settings: Settings, sent: signal.Signals) -> None:
     process = serve()
     addresses = serving(process)
@@ -107,6 +127,84 @@ def test_a_second_process_for_one_home_is_refused(serve: Serve) -> None:
     assert (second.returncode, output) == (2, "")
     assert url in errors
     assert "graphmill stop" in errors
+
+
+def test_a_process_that_only_starts_yet_keeps_a_second_one_out(
+    serve: Serve, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLAY", "slow")
+    first = serve()
+    starting(first)
+    output, errors = serve().communicate(timeout=20)
+    assert output == ""
+    assert f"process {first.pid}" in errors
+
+
+def test_stop_also_ends_a_process_that_only_starts_yet(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAY", "slow")
+    process = serve()
+    starting(process)
+    reaper = threading.Thread(target=process.wait)
+    reaper.start()
+    assert stop_everything()["api"]
+    reaper.join(20)
+    assert process.returncode == 0
+
+
+def test_a_database_that_cannot_be_opened_is_told_before_a_cluster_is_touched(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRAPHMILL_DATABASE_URL", "sqlite:////proc/none/graphmill.db")
+    process = serve()
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output) == (2, "")
+    assert "cannot open the database" in errors
+
+
+@pytest.mark.parametrize(("play", "ended"), [("broken running", ""), ("broken", "cluster ended\n")])
+def test_a_fault_of_ours_ends_only_the_cluster_that_we_started(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, play: str, ended: str
+) -> None:
+    monkeypatch.setenv("PLAY", play)
+    process = serve()
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output) == (1, f"cluster started\n{ended}")
+    assert "a fault of ours" in errors
+
+
+def test_a_signal_ends_the_cluster_also_when_it_was_there_before(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAY", "running")
+    process = serve()
+    serving(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=20)[0] == "cluster ended\n"
+
+
+def test_a_home_is_its_owners_alone(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "new")
+    with claim_home(settings):
+        assert stat.S_IMODE(settings.home.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "[::1]")])
+def test_the_address_that_is_told_can_be_opened(tmp_path: Path, host: str, shown: str) -> None:
+    with _listening(Settings(home=tmp_path, host=host, port=0)) as (listener, url):
+        assert url == f"http://{shown}:{listener.getsockname()[1]}"
+        with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port)):
+            pass
+
+
+def test_serve_runs_our_own_server_also_beside_a_folder_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "api").mkdir()
+    (tmp_path / "api" / "__init__.py").touch()
+    (tmp_path / "api" / "main.py").write_text("print('a stranger')")
+    monkeypatch.setenv("GRAPHMILL_HOME", str(tmp_path / "home"))
+    command = [str(Path(sys.executable).parent / "graphmill"), "serve", "--port", "0", "--host", "no.such.host.invalid"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot listen" in done.stderr
 
 
 def test_a_taken_port_is_told_before_a_cluster_is_started(serve: Serve) -> None:

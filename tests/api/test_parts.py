@@ -1,6 +1,8 @@
 """Metrics, plan, logs and artifacts of a job over HTTP."""
 
 import math
+import os
+import time
 from pathlib import Path
 
 import httpx
@@ -63,10 +65,13 @@ def test_a_log_is_read_on_from_where_the_last_piece_ended(api: LiveApi, http: ht
     write(api, job_id, "logs/driver.log", b"one\ntwo\n")
     first = http.get(f"/v1/jobs/{job_id}/logs")
     assert (first.text, first.headers["graphmill-log-complete"]) == ("one\ntwo\n", "false")
-    write(api, job_id, "logs/driver.log", b"one\ntwo\nthree\n")
+    log = write(api, job_id, "logs/driver.log", b"one\ntwo\nthree\n")
     api.store.request_cancel(job_id)
     rest = http.get(f"/v1/jobs/{job_id}/logs", params={"offset": first.headers["graphmill-next-offset"]})
-    assert (rest.text, rest.headers["graphmill-log-complete"]) == ("three\n", "true")
+    assert (rest.text, rest.headers["graphmill-log-complete"]) == ("three\n", "false"), "the driver may say more"
+    os.utime(log, (0, time.time() - 10))
+    end = http.get(f"/v1/jobs/{job_id}/logs", params={"offset": rest.headers["graphmill-next-offset"]})
+    assert (end.text, end.headers["graphmill-log-complete"]) == ("", "true")
 
 
 def test_a_very_long_line_does_not_end_the_log(api: LiveApi, http: httpx.Client, job_id: str) -> None:
@@ -92,12 +97,28 @@ def test_an_offset_beyond_the_log_is_a_problem(api: LiveApi, http: httpx.Client,
 def test_artifacts_are_listed_and_downloaded(api: LiveApi, http: httpx.Client, job_id: str) -> None:
     write(api, job_id, "export/model.safetensors", b"weights")
     write(api, job_id, "export/with space & more.json", b"{}")
-    write(api, job_id, "checkpoints/step-00000001.partial/rank-00000.pt", b"half")
+    write(api, job_id, "export/config.json", b"{}")
+    write(api, job_id, "checkpoints/step-00000001/rank-00000.pt", b"half")
     items = http.get(f"/v1/jobs/{job_id}/artifacts").json()["items"]
-    assert [item["path"] for item in items] == ["export/model.safetensors", "export/with space & more.json"]
-    assert [http.get(item["href"]).content for item in items] == [b"weights", b"{}"]
-    part = http.get(items[0]["href"], headers={"Range": "bytes=2-"})
+    names = ["config.json", "model.safetensors", "with space & more.json"]
+    assert [item["path"] for item in items] == [f"export/{name}" for name in names]
+    assert [http.get(item["href"]).content for item in items] == [b"{}", b"weights", b"{}"]
+    part = http.get(items[1]["href"], headers={"Range": "bytes=2-"})
     assert (part.status_code, part.content) == (206, b"ights")
+
+
+@pytest.mark.parametrize("asked", ["bytes=7-", "bytes=5-2", "bytes=x-y", "lines=1-2", "bytes"])
+def test_a_range_that_is_not_there_is_a_problem(api: LiveApi, http: httpx.Client, job_id: str, asked: str) -> None:
+    write(api, job_id, "export/config.json", b"weights")
+    answer = http.get(f"/v1/jobs/{job_id}/artifacts/export/config.json", headers={"Range": asked})
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, answer.json()["code"]) == (416, "range_not_satisfiable")
+
+
+@pytest.mark.parametrize("asked", [{"after_step": 10**30}, {"after_step": 2**63}, {"rank": 2**31}, {"rank": -1}])
+def test_numbers_that_no_column_holds_are_problems(http: httpx.Client, job_id: str, asked: dict[str, int]) -> None:
+    answer = http.get(f"/v1/jobs/{job_id}/metrics", params=asked)
+    assert (answer.status_code, answer.json()["code"]) == (422, "request_invalid")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +127,7 @@ def test_artifacts_are_listed_and_downloaded(api: LiveApi, http: httpx.Client, j
 def test_nothing_outside_the_artifacts_can_be_downloaded(
     api: LiveApi, http: httpx.Client, job_id: str, path: str
 ) -> None:
-    write(api, job_id, "export/model.safetensors", b"weights")
+    write(api, job_id, "export/config.json", b"{}")
     answer = http.get(f"/v1/jobs/{job_id}/artifacts/{path}")
     assert answer.status_code == 404
     assert b"gmk_" not in answer.content

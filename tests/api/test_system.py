@@ -43,6 +43,7 @@ def test_readiness_walks_the_path_of_work(api: LiveApi, http: httpx.Client, monk
         raise OSError("no space left")
 
     monkeypatch.setattr(api.store, "take_lease", full_disk)
+    monkeypatch.setattr("api.readiness._FRESH_S", 0.0)
     checks = http.get("/readyz").json()["checks"]
     assert not checks["database"]["ok"]
     assert http.get("/livez").status_code == 200
@@ -52,12 +53,23 @@ def test_readiness_answers_although_the_database_hangs(
     api: LiveApi, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
-    monkeypatch.setattr("api.routes.health._PATIENCE_S", 0.2)
+    monkeypatch.setattr("api.readiness._PATIENCE_S", 0.2)
     monkeypatch.setattr(api.store, "take_lease", lambda *_, **__: release.wait(20))
     answer = http.get("/readyz")
     release.set()
     assert answer.status_code == 503
     assert "no answer" in answer.json()["checks"]["database"]["detail"]
+
+
+def test_many_askers_cost_the_database_one_write_a_second(
+    api: LiveApi, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[str] = []
+    monkeypatch.setattr("api.readiness._FRESH_S", 1_000.0)
+    monkeypatch.setattr(api.store, "take_lease", lambda name, **_: writes.append(name))
+    for _ in range(20):
+        assert http.get("/readyz").json()["checks"]["database"]["ok"]
+    assert writes.count("readiness") == 1
 
 
 def test_data_sets_are_listed_with_where_they_come_from(http: httpx.Client) -> None:

@@ -12,7 +12,8 @@ from tests.distributed.equality import Case, run_parallel
 from tests.distributed.odd_graphs import build_graph, build_set
 from tests.distributed.runs import MODEL, RunOutcome, run_train
 from tests.kit.gloo_pool import GlooPool, RanksFailedError
-from workers.comm.mesh import Axis, Mesh
+from workers.comm.axis import Axis
+from workers.comm.mesh import Mesh
 from workers.data.datasets import load_dataset
 from workers.data.paths import DataPaths
 from workers.errors import TrainingDivergedError

@@ -1,5 +1,6 @@
 """Several replicas of the sampled runtime against one process over the same global batches."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from planner.plan import MQGNNPlan, QueueBudget
 from tests.kit.gloo_pool import GlooPool
 from tests.workers.mqgnn.graphs import clustered_graph
 from tests.workers.mqgnn.runs import Settings, train_by_hand
+from workers.comm.axis import Axis, open_axis
 from workers.data.paths import DataPaths
 from workers.models.sampled import build_sampled_gnn
 from workers.mqgnn.evaluation import Evaluator
-from workers.mqgnn.exchange import AllReduce, Communicator, close_communicator, open_communicator
+from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.train import train
 from workers.spec import DatasetSpec, SampledGNNSpec, TrainingSpec, TrainSpec
 from workers.training.folder import Folder
@@ -31,18 +33,20 @@ def pool():
         yield pool
 
 
+def line(rank: int, world_size: int) -> Axis:
+    return open_axis((tuple(range(world_size)),), rank=rank)
+
+
 def train_replica(rank: int, world_size: int, settings: Settings) -> tuple[dict[str, torch.Tensor], list[float]]:
-    communicator = open_communicator(world_size)
-    try:
-        return train_by_hand(GRAPH, settings, rank=rank, communicator=communicator)
-    finally:
-        close_communicator(communicator)
+    return train_by_hand(GRAPH, settings, axis=line(rank, world_size))
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("fanouts", [(-1, -1), (3, 3)])
-def test_replicas_equal_one_process_over_the_same_global_batches(pool, world_size, fanouts):
-    settings = Settings(fanouts=fanouts, epochs=2)
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("model", ["graphsage", "gcn"])
+def test_replicas_equal_one_process_over_the_same_global_batches(pool, model, dropout, fanouts, world_size):
+    settings = Settings(model=model, dropout=dropout, fanouts=fanouts, epochs=2)
     weights, losses = train_by_hand(GRAPH, settings)
     for found, found_losses in pool.run(train_replica, settings, world_size=world_size):
         assert found_losses == pytest.approx(losses, rel=0, abs=1e-10)
@@ -78,36 +82,31 @@ def test_a_step_without_seeds_for_some_replicas_ends_and_counts_each_seed_once(p
             torch.testing.assert_close(replica[name], weights[name], **EXACT)
 
 
-def add_up(rank: int, world_size: int) -> tuple[list[float], float]:
+def add_up(rank: int, world_size: int) -> tuple[list[float], list[float]]:
     """Gradient of rank r is r + 1; a parameter that only rank 0 uses has one there alone."""
-    communicator = open_communicator(world_size)
     model = torch.nn.ModuleList([torch.nn.Linear(2, 1, bias=False), torch.nn.Linear(2, 1, bias=False)])
-    rule = AllReduce(model, communicator=communicator)
+    rule = AllReduce(model, axis=line(rank, world_size))
     rule.zero()
     loss = model[0](torch.full((1, 2), rank + 1.0)).sum()
     if rank == 0:
         loss = loss + model[1](torch.ones(1, 2)).sum()
     loss.backward()
     combined = rule.combine(torch.tensor(float(rank)))
-    close_communicator(communicator)
-    return [parameter.grad[0, 0].item() for parameter in model.parameters()], combined.item()
+    return [parameter.grad[0, 0].item() for parameter in model.parameters()], combined.tolist()
 
 
-def test_gradients_and_losses_are_summed_also_where_a_replica_does_not_use_a_parameter(pool):
-    assert pool.run(add_up, world_size=3) == [([6.0, 1.0], 3.0)] * 3
+def test_gradients_are_summed_and_losses_gathered_also_where_a_replica_does_not_use_a_parameter(pool):
+    assert pool.run(add_up, world_size=3) == [([6.0, 1.0], [0.0, 1.0, 2.0])] * 3
 
 
 def count(rank: int, world_size: int, name: str) -> list[list[int]]:
     torch.manual_seed(1)
     spec = SampledGNNSpec(name=name, hidden_size=16, fanouts=(2, 2, 2))
     model = build_sampled_gnn(spec, num_features=8, num_classes=3).double()
-    communicator = open_communicator(world_size)
     evaluator = Evaluator(
-        GRAPH, rank=rank, communicator=communicator, device=torch.device("cpu"), dtype=torch.float64, chunk_bytes=4096
+        GRAPH, axis=line(rank, world_size), device=torch.device("cpu"), dtype=torch.float64, chunk_bytes=4096
     )
-    counts = evaluator.count(model).tolist()
-    close_communicator(communicator)
-    return counts
+    return evaluator.count(model).tolist()
 
 
 @pytest.mark.parametrize("name", ["graphsage", "gcn"])
@@ -116,7 +115,9 @@ def test_evaluation_over_shards_counts_what_one_process_counts(pool, name):
     assert pool.run(count, name, world_size=4) == [alone] * 4
 
 
-def train_whole(rank: int, world_size: int, job_dir: str, cache: str) -> tuple[dict[str, float], list[Report]]:
+def train_whole(
+    rank: int, world_size: int, job_dir: str, cache: str, epochs: int = 4
+) -> tuple[dict[str, float], list[Report]]:
     reports: list[Report] = []
 
     def report(entry: Report) -> None:
@@ -130,7 +131,7 @@ def train_whole(rank: int, world_size: int, job_dir: str, cache: str) -> tuple[d
             kind="mqgnn",
             dataset=DatasetSpec(name="sbm"),
             model=SampledGNNSpec(name="graphsage", hidden_size=16, fanouts=(-1, -1), dropout=0.0),
-            training=TrainingSpec(epochs=4, batch_size=128, eval_every_epochs=2, dtype="float64"),
+            training=TrainingSpec(epochs=epochs, batch_size=128, eval_every_epochs=2, dtype="float64"),
         ),
         plan=MQGNNPlan(world_size=world_size, batch_size=128, fanouts=(-1, -1), queues=queues, report_every_steps=3),
         rank=rank,
@@ -158,9 +159,24 @@ def test_a_whole_run_on_two_ranks_reports_what_one_rank_reports(pool, tmp_path):
     assert (tmp_path / "two" / "export" / "model.safetensors").exists()
     assert {path.name for path in (tmp_path / "two" / "checkpoints").glob("step-*/*")} == {
         "rank-00000.pt",
-        "rank-00001.pt",
         "manifest.json",
     }
+
+
+def resume_apart(rank: int, world_size: int, job_dirs: list[str], cache: str) -> list[int]:
+    """Each rank sees a storage of its own."""
+    return [report.step for report in train_whole(rank, world_size, job_dirs[rank], cache)[1]]
+
+
+def test_ranks_resume_from_the_checkpoint_that_the_first_rank_sees(pool, tmp_path):
+    early, late, cache = tmp_path / "early", tmp_path / "late", str(tmp_path / "cache")
+    pool.run(train_whole, str(late), cache, 2, world_size=2)
+    shutil.copytree(late, early)
+    pool.run(train_whole, str(late), cache, 4, world_size=2)
+    assert {path.name for path in (late / "checkpoints").iterdir()} == {"step-00000010", "step-00000020"}
+    steps = pool.run(resume_apart, [str(early), str(late)], cache, world_size=2)
+    assert steps[0] == steps[1]
+    assert steps[0][0] == 11
 
 
 def resume_alone(rank: int, world_size: int, job_dir: str, cache: str) -> int:
@@ -170,18 +186,3 @@ def resume_alone(rank: int, world_size: int, job_dir: str, cache: str) -> int:
 def test_a_run_may_go_on_with_another_number_of_replicas(pool, tmp_path):
     pool.run(train_whole, str(tmp_path / "job"), str(tmp_path / "cache"), world_size=2)
     assert pool.run(resume_alone, str(tmp_path / "job"), str(tmp_path / "cache"), world_size=3) == [1, 1, 1]
-
-
-def communicate(rank: int, world_size: int) -> list[float]:
-    communicator = open_communicator(world_size)
-    assert communicator.world_size == world_size
-    tensor = torch.tensor([float(rank)])
-    communicator.broadcast_in_place(tensor, source=world_size - 1)
-    communicator.barrier()
-    close_communicator(communicator)
-    return tensor.tolist()
-
-
-def test_broadcast_gives_every_replica_the_tensor_of_one(pool):
-    assert pool.run(communicate, world_size=4) == [[3.0]] * 4
-    assert Communicator().world_size == 1

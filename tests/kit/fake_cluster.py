@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from planner.cluster import ClusterSpec
+from planner.errors import GraphmillError
 from service.cluster import ClusterRefusedError, ClusterUnreachableError, RunState, RunStatus
 from service.spec import JobState
 from service.store.job_store import JobStore
@@ -19,13 +20,17 @@ _PATH = (JobState.PROFILING, JobState.PLANNING, JobState.SCHEDULING, JobState.RU
 
 @dataclass
 class FakeCluster:
-    """``runs`` holds the drivers by submission id, ``stopped`` the ids that were asked to stop."""
+    """``runs`` holds the drivers by submission id, ``stopped`` the ids that were asked to stop.
+
+    Questions about an id in ``complaints`` are answered with that error.
+    """
 
     spec: ClusterSpec = field(default_factory=cluster_spec)
     runs: dict[str, RunStatus] = field(default_factory=dict)
     submitted: list[str] = field(default_factory=list)
     entrypoints: dict[str, str] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
+    complaints: dict[str, GraphmillError] = field(default_factory=dict)
     refusal: str | None = None
     answers_lost: int = 0
     questions: int = 0
@@ -37,16 +42,9 @@ class FakeCluster:
         self._ask()
         return self.spec
 
-    def submit(
-        self,
-        job_id: str,
-        *,
-        submission_id: str,
-        entrypoint: str,
-        env_vars: Mapping[str, str],
-        metadata: Mapping[str, str],
-    ) -> None:
+    def submit(self, job_id: str, *, submission_id: str, entrypoint: str, metadata: Mapping[str, str]) -> None:
         self._ask()
+        self._complain_about(submission_id)
         if self.refusal is not None:
             raise ClusterRefusedError(self.refusal)
         if submission_id not in self.runs:
@@ -59,10 +57,12 @@ class FakeCluster:
 
     def status(self, submission_id: str) -> RunStatus:
         self._ask()
+        self._complain_about(submission_id)
         return self.runs.get(submission_id, RunStatus(state=RunState.MISSING))
 
     def stop(self, submission_id: str) -> None:
         self._ask()
+        self._complain_about(submission_id)
         self.stopped.append(submission_id)
 
     @contextmanager
@@ -93,6 +93,10 @@ class FakeCluster:
             store.move(job_id, state)
             if state is to:
                 return
+
+    def _complain_about(self, submission_id: str) -> None:
+        if submission_id in self.complaints:
+            raise self.complaints[submission_id]
 
     def _ask(self) -> None:
         self.questions += 1

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.embedded import ClusterInfo, start_cluster, stop_cluster
+from service.cluster_record import ClusterInfo
+from service.embedded import start_cluster, stop_cluster
 from service.processes import members_of
 from service.ray_cluster import RayCluster
 from service.settings import Settings
@@ -49,9 +50,7 @@ class LiveCluster:
         """Store a job and start its driver, as the dispatcher does. Another ``module`` plays a changed driver."""
         job = self.store.create_job(JobSpec.model_validate(document))[0]
         self.store.set_submission(job.id, job.id)
-        self.client.submit(
-            job.id, submission_id=job.id, entrypoint=f"python -m {module} {job.id}", env_vars={}, metadata={}
-        )
+        self.client.submit(job.id, submission_id=job.id, entrypoint=f"python -m {module} {job.id}", metadata={})
         return job.id
 
     def submit_bare(self, submission_id: str, *, entrypoint: str) -> None:
@@ -144,7 +143,6 @@ def live_cluster(home: Path, **settings: Any) -> Iterator[LiveCluster]:
         cluster.at_rest = frozenset(process.pid for process in members_of(info.head, mark=info.mark))
         yield cluster
         cluster.store.close()
-        client.close()
     finally:
         stop_cluster(chosen)
 

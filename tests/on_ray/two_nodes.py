@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.embedded import OBJECT_STORE_BYTES, _environment
+from service.embedded import OBJECT_STORE_BYTES, node_environment
 from service.spec import JobState
 from tests.kit.ray_cluster import LiveCluster, live_cluster
 from tests.on_ray.jobs import sampled
@@ -26,12 +26,16 @@ def second_node(cluster: LiveCluster, namespace: str) -> Iterator[None]:
     info = cluster.info
     command = [
         *("ip", "netns", "exec", namespace, str(Path(sys.executable).with_name("ray")), "start", "--block"),
-        *(f"--address={info.address}", f"--num-cpus={CPUS_PER_NODE}", f"--object-store-memory={OBJECT_STORE_BYTES}"),
+        *(
+            f"--address={info.address_file.read_text().strip()}",
+            f"--num-cpus={CPUS_PER_NODE}",
+            f"--object-store-memory={OBJECT_STORE_BYTES}",
+        ),
         *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={info.temp_dir / 'second'}"),
     ]
     with (cluster.settings.home / "second.log").open("wb") as log:
         node = subprocess.Popen(
-            command, env=_environment(cluster.settings, info.token_file), stdout=log, stderr=log, start_new_session=True
+            command, env=node_environment(cluster.settings), stdout=log, stderr=log, start_new_session=True
         )
     try:
         deadline = time.monotonic() + 60

@@ -5,13 +5,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import ProfileMismatchError
-from planner.fitting import Work, fit_curve, fit_link, fit_profile, fit_unit, work_of
+from planner.fitting import Work, fit_curve, fit_link, fit_profile, fit_unit, is_rough, work_of
 from planner.profiles import LinkSample, UnitSample
-from tests.planner.made_up import SIZES, transformer_profile, transformer_shape
+from tests.planner.made_up import SIZES, sampled_profile, sampled_shape, transformer_profile, transformer_shape
 
 
 def work(rows: int, columns: int, graphs: int = 1) -> Work:
     return Work(num_visits=graphs, num_rows=graphs * rows, num_pairs=graphs * rows * columns)
+
+
+def unit_sample(*, rows: int, saved_bytes: int) -> UnitSample:
+    return UnitSample(
+        unit="head",
+        num_rows=rows,
+        num_columns=0,
+        num_threads=1,
+        forward_s=1.0,
+        backward_s=1.0,
+        saved_bytes=saved_bytes,
+        peak_bytes=saved_bytes,
+    )
 
 
 def test_a_known_curve_is_found_again():
@@ -71,6 +84,35 @@ def test_the_bound_holds_beyond_the_samples_even_of_one_size(true, rows, columns
     small, large = work(100, 100), work(100 + rows, 100 + columns)
     curve = fit_curve([(small, bytes_of(small))])
     assert curve.bound_at(large) >= bytes_of(large) * (1 - 1e-9)
+
+
+def test_between_samples_the_next_larger_one_is_the_bound():
+    # 40 bytes may be taken at once, anywhere above 100 rows: a curve through both samples would promise 20 at 200
+    curve = fit_curve([(Work(1, 100, 0), 10.0), (Work(1, 400, 0), 40.0)])
+    assert curve.at(Work(1, 200, 0)) == pytest.approx(20)
+    assert curve.bound_at(Work(1, 200, 0)) == 40
+    assert curve.bound_at(Work(1, 100, 0)) == 10
+
+
+def test_a_raised_curve_tells_its_own_error():
+    samples = [unit_sample(rows=rows, saved_bytes=size) for rows, size in ((100, 1000), (200, 4000), (400, 4000))]
+    curve = fit_unit(samples).saved_bytes
+    misses = [abs(curve.at(work) - value) / value for work, value in curve.points]
+    assert curve.worst_error == pytest.approx(max(misses))
+
+
+def test_quiet_profiles_are_kept_and_noisy_ones_are_not():
+    units = transformer_profile(transformer_shape(), num_ranks=2)
+    stages = sampled_profile(sampled_shape(), num_ranks=2)
+    assert not is_rough(units)
+    assert not is_rough(stages)
+    disturbed = [
+        unit.model_copy(update={"forward_s": (20 if unit.num_rows == 400 else 1) * unit.forward_s})
+        for unit in units.units
+    ]
+    late = [stage.model_copy(update={"p95_s": 2.5 * stage.seconds}) for stage in stages.stages]
+    assert is_rough(units.model_copy(update={"units": tuple(disturbed)}))
+    assert is_rough(stages.model_copy(update={"stages": tuple(late)}))
 
 
 def test_no_memory_sample_lies_above_its_curve():

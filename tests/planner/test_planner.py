@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cluster import ClusterSpec
 from planner.errors import NoPlanFitsError, ProfileMismatchError
-from planner.plan import PLAN_ADAPTER
+from planner.plan import PLAN_ADAPTER, describe_partition
 from planner.planner import make_plan, probes_for
 from tests.planner.made_up import (
     MIB,
@@ -37,6 +38,26 @@ def test_one_graph_is_planned_on_a_ring_and_the_plan_says_why():
     assert (stage.dp_degree, stage.cp_degree, stage.exchange) == (1, 2, "ring")
     assert any("There is one graph" in reason for reason in plan.reasons)
     assert plan.recompute == ()
+
+
+def test_a_plan_names_the_cut_that_it_was_made_for():
+    shape = transformer_shape(graph_sizes=(1000, 400), other_graph_sizes=(300,), graphs_per_step=2)
+    plan = make_plan(shape, cluster=cluster(), profile=transformer_profile(shape, num_ranks=2), num_ranks=2)
+    cp_degree = plan.stages[0].cp_degree
+    assert plan.partition == describe_partition((300, 1000, 400), cp_degree=cp_degree)
+    assert plan.partition.fingerprint
+    assert plan.partition != describe_partition((300, 1000, 401), cp_degree=cp_degree)
+    assert plan.partition != describe_partition((300, 1000, 400), cp_degree=cp_degree + 1)
+
+
+def test_what_a_rank_asks_of_its_node_decides_its_threads():
+    shape = transformer_shape()
+    profile = transformer_profile(shape, num_ranks=2, threads={1: 1.0, 4: 3.0})
+    wide = profile.model_copy(update={"key": profile.key.model_copy(update={"cpus_per_rank": 8.0})})
+    where = cluster(cores=4, num_nodes=2)  # 8 CPUs each: two ranks of one CPU share a node, two of eight do not
+    assert make_plan(shape, cluster=where, profile=profile, num_ranks=2).num_threads == 1
+    assert make_plan(shape, cluster=where, profile=wide, num_ranks=2).num_threads == 4
+    assert probes_for(shape, key=wide.key, cluster=where).threads == (1, 4)
 
 
 def test_the_predicted_step_is_the_sum_of_its_terms():
@@ -135,7 +156,7 @@ def test_few_cores_run_the_sampled_stages_in_a_row():
     assert not plan.pipelined
     assert plan.queues == ()
     assert plan.predicted.step_time_s == pytest.approx(17e-3)
-    assert any("would share the same cores" in reason for reason in plan.reasons)
+    assert any("a rank has 1 core, and overlapping needs one for a sampling worker" in why for why in plan.reasons)
 
 
 def test_many_cores_overlap_the_sampled_stages():
@@ -159,6 +180,29 @@ def test_slow_sampling_gets_more_workers():
     profile = sampled_profile(shape, num_ranks=1, sample_s=30e-3)
     plan = make_plan(shape, cluster=cluster(cores=16), profile=profile, num_ranks=1)
     assert (plan.pipelined, plan.num_sampling_workers) == (True, 3)
+
+
+def test_main_memory_limits_a_job_on_gpus():
+    shape = sampled_shape(graph_bytes=8 * 2**30)
+    on_cpus = sampled_profile(shape, num_ranks=2)
+    transfer = next(stage for stage in on_cpus.stages if stage.stage == "prepare").model_copy(
+        update={"stage": "transfer"}
+    )
+    profile = on_cpus.model_copy(
+        update={
+            "key": on_cpus.key.model_copy(update={"gpus_per_rank": 1.0}),
+            "stages": (*on_cpus.stages, transfer),
+        }
+    )
+
+    def plan_on(memory_bytes: int):
+        node = cluster(memory_bytes=memory_bytes).nodes[0]
+        where = ClusterSpec(nodes=(node.model_copy(update={"num_gpus": 2, "gpu_memory_bytes": 2**30}),))
+        return make_plan(shape, cluster=where, profile=profile, num_ranks=2)
+
+    assert max(plan_on(64 * 2**30).predicted.memory_bytes) < 2**30
+    with pytest.raises(NoPlanFitsError, match=r"bytes of main memory that a rank may take. The nearest \(stages"):
+        plan_on(16 * 2**30)
 
 
 @pytest.mark.parametrize(("step_time_s", "every"), [(3.0, 1), (0.1, 10), (0.013, 77)])

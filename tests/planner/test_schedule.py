@@ -103,6 +103,22 @@ def test_replicas_of_one_stage_need_not_run_in_step():
     check_actions(plan_with((2, 1), micro_batches=2, actions=(order, other)))
 
 
+@pytest.mark.parametrize("ranks", [(5, 6), (0, 0), (0,), (0, 1, 2)])
+def test_stages_hold_the_ranks_of_the_world_each_once(ranks):
+    stage = Stage(units=("block.0",), ranks=ranks, dp_degree=1, cp_degree=len(ranks), exchange="ring")
+    with pytest.raises(ValueError, match=r"each of the ranks 0 to 1 once; found \["):
+        MegaGraphPlan(world_size=2, stages=(stage,), actions=((), ()))
+
+
+def test_stages_that_share_only_some_ranks_are_refused():
+    first, second = (
+        Stage(units=(unit,), ranks=ranks, dp_degree=1, cp_degree=2, exchange="ring")
+        for unit, ranks in (("block.0", (0, 1)), ("block.1", (1, 2)))
+    )
+    with pytest.raises(ValueError, match=r"found \[\(0, 1\), \(1, 2\)\]"):
+        MegaGraphPlan(world_size=4, stages=(first, second), actions=((),) * 4)
+
+
 F0, B0, F1, B1 = (Action(0, kind, m) for m in (0, 1) for kind in ("F", "B"))
 
 

@@ -79,6 +79,12 @@ def test_a_busy_gpu_is_named() -> None:
     assert admission.waiting["j0"].reason == "asked 1 CPU and 1 GPU; 0 of 1 GPU are not promised to running jobs"
 
 
+def test_gpus_that_died_with_their_node_are_no_debt_of_jobs_that_want_none() -> None:
+    promised = [waiting_job("running", job_spec(workers=1, gpus=1))]
+    admission = admit(queue(job_spec(workers=1)), promised=promised, cluster=cluster_spec((8, 0)))
+    assert started(admission) == ["j0"]
+
+
 def test_tenths_of_a_cpu_add_up() -> None:
     assert started(admit(queue(job_spec(workers=3, cpus=0.1)), promised=[], cluster=cluster_spec((0.3, 0)))) == ["j0"]
 

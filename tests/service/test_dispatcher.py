@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cluster import RunState
+from planner.errors import GraphmillError
+from service.cluster import ClusterRefusedError, ClusterTroubledError, RunState
 from service.dispatch_loop import DispatchLoop
 from service.dispatcher import LEASE, LEASE_S, Dispatcher
 from service.policies import Patience
@@ -273,6 +274,65 @@ def test_the_view_keeps_the_last_known_cluster_and_its_age(
         dispatcher.step()
     assert dispatcher.view.spec == cluster.spec
     assert dispatcher.view.seen_at == seen
+
+
+@pytest.mark.parametrize("kind", [ClusterTroubledError, ClusterRefusedError])
+def test_a_complaint_about_one_driver_does_not_hold_up_the_others(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, kind: type[GraphmillError]
+) -> None:
+    odd = submit(store)
+    dispatcher.step()
+    cluster.complaints[odd] = kind("HTTP 500: a traceback")
+    good = submit(store)
+    dispatcher.step()
+    assert cluster.submitted == [odd, good]
+    assert dispatcher.view.reachable
+    assert store.get_job(odd).state is JobState.PENDING
+
+
+def test_a_driver_about_which_the_cluster_only_complains_has_its_time_to_start_and_no_more(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock
+) -> None:
+    odd = submit(store)
+    dispatcher.step()
+    cluster.complaints[odd] = ClusterTroubledError("HTTP 500: a traceback")
+    for _ in range(3):
+        clock.let_pass(61)
+        dispatcher.step()
+    job = store.get_job(odd)
+    assert (job.state, reason_of(job)) == (JobState.FAILED, "driver_start_timeout")
+    assert job.reason is not None
+    assert "a traceback" in job.reason.text
+
+
+def test_a_submission_that_makes_trouble_is_tried_again_and_holds_up_nobody(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher
+) -> None:
+    odd, good = submit(store), submit(store)
+    cluster.complaints[odd] = ClusterTroubledError("HTTP 500: no available agent")
+    dispatcher.step()
+    assert cluster.submitted == [good]
+    del cluster.complaints[odd]
+    dispatcher.step()
+    assert cluster.submitted == [good, odd]
+
+
+def test_a_lease_that_is_lost_in_the_middle_of_a_slow_round_ends_the_round(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = submit(store)
+    submit(store)
+    plain = cluster.submit
+
+    def submit_slowly(job_id: str, **rest: object) -> None:
+        plain(job_id, **rest)  # type: ignore[arg-type]
+        clock.let_pass(LEASE_S)
+        store.drop_lease(LEASE, holder="test")
+        store.take_lease(LEASE, holder="other", seconds=600)
+
+    monkeypatch.setattr(cluster, "submit", submit_slowly)
+    dispatcher.step()
+    assert cluster.submitted == [first]
 
 
 def test_a_refused_driver_fails_its_job_with_the_clusters_words(

@@ -1,6 +1,8 @@
 """A job from PENDING to each of its ends, with an engine in place of the cluster; data and store are real."""
 
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +14,14 @@ from sqlalchemy.exc import OperationalError
 from planner.cluster import ClusterSpec
 from planner.errors import NoPlanFitsError
 from planner.plan import MegaGraphPlan
-from planner.profiles import JobShape, ProbeRequest, Profile
+from planner.profiles import JobShape, ProbeRequest, Profile, StageSample
+from service import driver
 from service.driver import RunOrder, drive
 from service.driver_watch import StopOrder
 from service.failures import RunFailedError
 from service.settings import Settings
 from service.spec import JobSpec, JobState
+from service.store import insistence
 from service.store.job_store import JobStore
 from service.store.records import JobRecord
 from tests.kit.builders import cluster_spec, job_document, metric, two_rank_plan
@@ -136,6 +140,25 @@ def test_a_profile_is_measured_once_for_equal_jobs(store: JobStore, settings: Se
     assert "measure" not in run(store, settings, submit(store)).calls
 
 
+def test_a_rough_profile_is_used_and_not_kept(store: JobStore, settings: Settings) -> None:
+    class Disturbed(PlayedEngine):
+        def measure(self, request: ProbeRequest, *, spec: JobSpec, data: DataPaths) -> Profile:
+            stage = StageSample(
+                stage="compute", num_threads=1, batch_size=8, seconds=1.0, p95_s=9.0, num_bytes=0, peak_bytes=0
+            )
+            return super().measure(request, spec=spec, data=data).model_copy(update={"stages": (stage,)})
+
+    job = submit(store)
+    engine = Disturbed(store)
+    assert drive(job.id, store=store, settings=settings, engine=engine, force_end=never) is JobState.FINISHED
+    assert "measure" in run(store, settings, submit(store)).calls
+
+
+def test_ranks_of_other_cpus_are_measured_anew(store: JobStore, settings: Settings) -> None:
+    run(store, settings, submit(store))
+    assert "measure" in run(store, settings, submit(store, resources={"cpus_per_worker": 2})).calls
+
+
 def test_a_profile_is_measured_again_for_another_model(store: JobStore, settings: Settings) -> None:
     run(store, settings, submit(store))
     wider = {"name": "graphormer", "hidden_size": 32, "num_heads": 4}
@@ -245,9 +268,27 @@ def test_a_job_that_another_driver_had_is_left_alone(store: JobStore, settings: 
     assert store.get_job(job.id).state is JobState.PROFILING
 
 
+def test_of_two_drivers_that_see_a_job_waiting_only_one_takes_it_up(
+    store: JobStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit(store)
+    look = store.get_job
+
+    def look_and_be_overtaken(job_id: str) -> JobRecord:
+        seen = look(job_id)
+        if seen.state is JobState.PENDING:
+            store.move(job_id, JobState.PROFILING)  # the other driver's claim
+        return seen
+
+    monkeypatch.setattr(store, "get_job", look_and_be_overtaken)
+    assert run(store, settings, job).calls == []
+    assert states(store, job) == ["PENDING", "PROFILING"]
+
+
 def test_an_end_that_the_database_did_not_take_is_written_again(
     store: JobStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(insistence, "_PAUSE_S", 0)
     job, refusals = submit(store), [OperationalError("update", {}, Exception("database is locked"))]
     take = store.set_result
 
@@ -259,6 +300,74 @@ def test_an_end_that_the_database_did_not_take_is_written_again(
     monkeypatch.setattr(store, "set_result", take_the_second_time)
     run(store, settings, job)
     assert store.get_job(job.id).state is JobState.FINISHED
+
+
+def test_a_result_that_the_database_was_too_busy_to_be_asked_for_is_asked_for_again(
+    store: JobStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(insistence, "_PAUSE_S", 0)
+    job, refusals = submit(store), [OperationalError("select", {}, Exception("database is locked"))]
+    give = store.metrics
+
+    def give_the_second_time(job_id: str, **what: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return give(job_id, **what)
+
+    monkeypatch.setattr(store, "metrics", give_the_second_time)
+    run(store, settings, job)
+    assert store.get_job(job.id).state is JobState.FINISHED
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_run_none_of_whose_reports_could_be_written_still_finishes(
+    store: JobStore, settings: Settings, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    job = submit(store)
+
+    def train(self: PlayedEngine, order: RunOrder) -> dict[str, float]:
+        for state in (JobState.RUNNING, JobState.RESTARTING) if restarted else ():
+            store.move(order.job_id, state)
+        return LAST
+
+    monkeypatch.setattr(PlayedEngine, "train", train)
+    run(store, settings, job)
+    assert states(store, job)[-2:] == ["RUNNING", "FINISHED"]
+    assert store.get_job(job.id).result is not None
+
+
+def test_an_order_that_comes_while_the_cluster_is_left_does_not_change_the_end(
+    store: JobStore, settings: Settings
+) -> None:
+    class Interrupted(PlayedEngine):
+        def close(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    job = submit(store)
+    engine = Interrupted(store, plan=fail_with(NoPlanFitsError("asked 9 ranks, 4 heads")))
+    drive(job.id, store=store, settings=settings, engine=engine, force_end=never)
+    assert reason_of(store, job)[0] == "no_plan_fits"
+
+
+def test_a_failed_driver_that_hangs_while_it_leaves_the_cluster_is_ended_with_its_reason(
+    store: JobStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "LEAVE_S", 0.05)
+    forced = list[StopOrder]()
+    ended = threading.Event()
+
+    def force_end(order: StopOrder) -> None:
+        forced.append(order)
+        ended.set()
+
+    class Hanging(PlayedEngine):
+        def close(self) -> None:
+            ended.wait(10)
+
+    job = submit(store)
+    engine = Hanging(store, plan=fail_with(NoPlanFitsError("asked 9 ranks, 4 heads")))
+    drive(job.id, store=store, settings=settings, engine=engine, force_end=force_end)
+    assert (forced[0].target, forced[0].reason.code) == (JobState.FAILED, "no_plan_fits")
 
 
 def test_a_cluster_that_cannot_be_left_in_order_does_not_change_the_end(store: JobStore, settings: Settings) -> None:

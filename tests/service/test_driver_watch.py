@@ -94,6 +94,33 @@ def test_an_interruption_from_elsewhere_is_a_failure(store: JobStore) -> None:
     assert (order.target, order.reason.code) == (JobState.FAILED, "driver_stopped")
 
 
+def test_an_interruption_of_a_cancelled_job_is_its_cancel_although_the_watch_had_not_seen_it(store: JobStore) -> None:
+    job = submitted(store)
+    store.move(job.id, JobState.PROFILING)
+    store.request_cancel(job.id)
+    assert watch(store, job, forced=[]).interrupted().target is JobState.CANCELLED
+
+
+def test_a_watch_that_stumbles_goes_on(store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, forced, stumbles = submitted(store), list[StopOrder](), [KeyError("a fault of ours")]
+    look = store.get_job
+
+    def look_the_second_time(job_id: str) -> JobRecord:
+        if stumbles:
+            raise stumbles.pop()
+        return look(job_id)
+
+    store.request_cancel(job.id)
+    monkeypatch.setattr(store, "get_job", look_the_second_time)
+    watching = watch(store, job, forced=forced)
+    with sigint_raises():
+        watching.start()
+        with pytest.raises(StopOrderedError):
+            time.sleep(10)
+        watching.stop()
+    assert watching.interrupted().target is JobState.CANCELLED
+
+
 def test_only_the_first_interruption_raises() -> None:
     with sigint_raises():
         with pytest.raises(StopOrderedError):

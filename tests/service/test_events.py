@@ -37,7 +37,9 @@ def test_a_follower_that_comes_back_hears_only_what_it_missed(store: JobStore) -
 
 
 def test_a_follower_that_has_heard_the_end_hears_nothing(store: JobStore) -> None:
-    job_id = store.request_cancel(store.create_job(job_spec())[0].id).id
+    job_id = store.create_job(job_spec())[0].id
+    FakeCluster().play(store, job_id)
+    store.set_progress(job_id, {"step": 9, "total_steps": 9})
     last = store.events_after(job_id)[-1].id
     batch = EventFeed(store, job_id, after=last).poll()
     assert batch.ended

@@ -1,6 +1,7 @@
 """Logs in pieces and artifacts by name."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,9 @@ def job_dir(tmp_path: Path) -> Path:
         "export/model.safetensors",
         "export/config.json",
         "checkpoints/step-00000010/manifest.json",
-        "checkpoints/step-00000020.partial/rank-00000.pt",
+        "checkpoints/step-00000020/rank-00000.pt",  # the job was cut off before the manifest
+        "checkpoints/step-00000010/.manifest.json.k3j2",
+        "checkpoints/other/manifest.json",
         "logs/driver.log",
         "secret.txt",
     ):
@@ -134,7 +137,8 @@ def test_what_is_listed_is_found(job_dir: Path, path: str) -> None:
         "export/linked_folder/outside.txt",
         "secret.txt",
         "logs/driver.log",
-        "checkpoints/step-00000020.partial/rank-00000.pt",
+        "checkpoints/step-00000020/rank-00000.pt",
+        "checkpoints/step-00000010/.manifest.json.k3j2",
         "export",
         "",
         "export//config.json",
@@ -144,6 +148,29 @@ def test_what_is_listed_is_found(job_dir: Path, path: str) -> None:
 def test_what_is_not_listed_is_not_found(job_dir: Path, path: str) -> None:
     with pytest.raises(ArtifactNotFoundError):
         find_artifact(job_dir, path)
+
+
+def test_an_export_is_none_before_its_configuration_is_there(job_dir: Path) -> None:
+    (job_dir / "export" / "config.json").unlink()
+    assert [artifact.path for artifact in list_artifacts(job_dir)] == SHOWN[:1]
+
+
+def test_a_checkpoint_that_is_dropped_while_it_is_listed_is_left_out(
+    job_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = job_dir / "checkpoints" / "step-00000011"
+    kept.mkdir()
+    (kept / "manifest.json").touch()
+    plain = os.scandir
+
+    def scan_late(folder: Path | int) -> object:
+        if str(folder).endswith("step-00000010"):
+            shutil.rmtree(job_dir / "checkpoints" / "step-00000010")  # the training is quicker than we are
+        return plain(folder)
+
+    monkeypatch.setattr("service.job_files.os.scandir", scan_late)
+    paths = [artifact.path for artifact in list_artifacts(job_dir)]
+    assert paths == ["checkpoints/step-00000011/manifest.json", *SHOWN[1:]]
 
 
 def test_a_job_without_a_folder_has_no_artifacts(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_the_checkpoint_is_the_last_committed_one(store: JobStore, settings: Set
 
 
 def test_the_files_are_the_artifacts_and_not_the_logs(store: JobStore, settings: Settings) -> None:
-    found = result(store, settings, files=("export/config.json", "logs/driver.log"))
+    files = ("export/config.json", "export/.model.safetensors.x1", "logs/driver.log")
+    found = result(store, settings, files=(*files, "checkpoints/step-00000015/rank-00000.pt"))
     assert found["files"] == ["export/config.json"]
     assert found["best_epoch"] == 12

@@ -7,9 +7,9 @@ import pytest
 
 from service.cluster import RunState, RunStatus
 from service.policies import LEAVE_ALONE, Patience, Verdict, judge, needs_status, retry_delay_s
-from service.spec import JobState
+from service.spec import JobSpec, JobState
 from service.store.records import JobRecord
-from tests.kit.builders import job_spec
+from tests.kit.builders import job_document, job_spec
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 PATIENCE = Patience(cancel_grace_s=6, driver_start_s=60, silence_s=3)
@@ -24,6 +24,10 @@ def ago(seconds: float) -> datetime:
 def job(state: JobState, **fields: Any) -> JobRecord:
     times = {"created_at": ago(100), "updated_at": ago(1), "submitted_at": ago(10)}
     return JobRecord(**{"id": "j", "spec": job_spec(), "state": state, "submission_id": "j", **times, **fields})
+
+
+def limited(max_runtime_s: float) -> JobSpec:
+    return JobSpec.model_validate(job_document(limits={"max_runtime_s": max_runtime_s}))
 
 
 def run(state: RunState, message: str = "") -> RunStatus:
@@ -62,6 +66,29 @@ def test_a_silent_driver_that_runs_is_left_alone(state: JobState) -> None:
     assert decide(job(state, observed_at=ago(600)), run(RunState.RUNNING)) == LEAVE_ALONE
 
 
+@pytest.mark.parametrize("state", ACTIVE)
+def test_a_driver_that_hangs_beyond_the_limit_of_its_job_is_stopped_and_the_job_fails_for_it(state: JobState) -> None:
+    times = {"started_at": ago(50), "observed_at": ago(30)}
+    hung = job(state, spec=limited(40), **times)
+    assert decide(hung, run(RunState.RUNNING)) == Verdict(stop=True)
+    verdict = decide(hung, run(RunState.STOPPED))
+    assert verdict.target is JobState.FAILED
+    assert verdict.reason is not None
+    assert verdict.reason.code == "max_runtime"
+    assert "max_runtime_s of 40 s" in verdict.reason.text
+    assert decide(job(state, spec=limited(45), **times), run(RunState.RUNNING)) == LEAVE_ALONE  # and its grace
+
+
+def test_a_driver_that_speaks_keeps_the_limit_of_its_job_itself() -> None:
+    record = job(JobState.RUNNING, spec=limited(40), started_at=ago(50), observed_at=ago(0))
+    assert decide(record, run(RunState.RUNNING)) == LEAVE_ALONE
+
+
+@pytest.mark.parametrize("state", ACTIVE)
+def test_a_driver_of_which_the_cluster_knows_nothing_is_not_called_lost(state: JobState) -> None:
+    assert decide(job(state, observed_at=ago(600)), run(RunState.UNKNOWN)) == LEAVE_ALONE
+
+
 def test_a_pending_cancelled_job_ends_even_while_the_cluster_is_away() -> None:
     verdict = decide(job(JobState.PENDING, cancel_requested_at=ago(0)), None)
     assert (verdict.target, verdict.stop) == (JobState.CANCELLED, True)
@@ -82,6 +109,11 @@ def test_a_cancelled_job_whose_driver_is_gone_is_cancelled_not_failed(status: Ru
     assert verdict.reason.code == "cancelled"
 
 
+def test_a_cancelled_job_whose_driver_had_to_be_stopped_ends_without_waiting_for_silence() -> None:
+    record = job(JobState.RUNNING, observed_at=ago(0), cancel_requested_at=ago(7))
+    assert decide(record, run(RunState.STOPPED)).target is JobState.CANCELLED
+
+
 def test_a_claimed_job_that_the_cluster_does_not_know_is_submitted_again() -> None:
     assert decide(job(JobState.PENDING), run(RunState.MISSING)) == Verdict(submit=True)
 
@@ -95,7 +127,7 @@ def test_a_driver_that_ended_before_it_began_fails_its_job_with_the_cause(status
     assert "No module named graphmill" in verdict.reason.text
 
 
-@pytest.mark.parametrize("status", [RunState.PENDING, RunState.RUNNING, RunState.MISSING])
+@pytest.mark.parametrize("status", [RunState.PENDING, RunState.RUNNING, RunState.MISSING, RunState.UNKNOWN])
 def test_a_driver_that_never_reports_fails_its_job_after_its_time(status: RunState) -> None:
     record = job(JobState.PENDING, submitted_at=ago(61))
     verdict = decide(record, run(status, "installing"))

@@ -67,6 +67,28 @@ def test_members_are_found_after_the_head_has_died(start_tree: Callable[..., Pro
     assert commands(head) == {"600", "601"}
 
 
+def test_without_a_known_head_the_mark_finds_all(start_tree: Callable[..., ProcessIdentity]) -> None:
+    head = start_tree()
+    assert end_processes(None, mark=MARK, grace_s=0.2, kill_s=5) == []
+    assert members_of(head, mark=MARK) == []
+
+
+def test_a_head_that_dies_before_it_can_be_asked_is_no_error(
+    start_tree: Callable[..., ProcessIdentity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = start_tree()
+    kill = os.kill
+
+    def kill_one_that_just_died(pid: int, number: int) -> None:
+        if number == signal.SIGTERM:
+            kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        kill(pid, number)
+
+    monkeypatch.setattr(os, "kill", kill_one_that_just_died)
+    assert end_processes(head, mark=MARK, grace_s=0.2, kill_s=5) == []
+
+
 def test_nothing_survives_the_end(start_tree: Callable[..., ProcessIdentity]) -> None:
     head = start_tree()
     assert end_processes(head, mark=MARK, grace_s=0.2, kill_s=5) == []

@@ -7,8 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from service.cluster import ClusterRefusedError, ClusterUnreachableError, RunState
-from service.ray_cluster import RayCluster
+from service.cluster import ClusterRefusedError, ClusterTroubledError, ClusterUnreachableError, RunState
+from service.driver_watch import OBEY_S
+from service.policies import DEFAULT_PATIENCE
+from service.ray_cluster import DRIVER_SWITCHES, RayCluster
 
 Handler = Callable[[httpx.Request], httpx.Response]
 NODE = {
@@ -30,8 +32,8 @@ def answers(status: int = 200, body: Any = "") -> Handler:
     return lambda request: httpx.Response(status, text=text)
 
 
-def submit(client: RayCluster, **env_vars: str) -> None:
-    client.submit("job-1", submission_id="sub-1", entrypoint="python -m x", env_vars=env_vars, metadata={})
+def submit(client: RayCluster) -> None:
+    client.submit("job-1", submission_id="sub-1", entrypoint="python -m x", metadata={})
 
 
 def shape_answers(nodes: list[dict[str, Any]], report: Any) -> Handler:
@@ -77,9 +79,9 @@ def test_a_submit_travels_with_switches_of_ray_only() -> None:
         sent.append(json.loads(request.content))
         return httpx.Response(200, json={"submission_id": "sub-1"})
 
-    submit(cluster(handler), RAY_EXTRA="1")
+    submit(cluster(handler))
     names = set(sent[0]["runtime_env"]["env_vars"])
-    assert {"RAY_EXTRA", "RAY_TRAIN_ENABLE_STATE_TRACKING", "RAY_JOB_STOP_SIGNAL"} <= names
+    assert {"RAY_TRAIN_ENABLE_STATE_TRACKING", "RAY_JOB_STOP_SIGNAL"} <= names
     assert all(name.startswith("RAY_") for name in names)
     assert sent[0]["metadata"]["graphmill_job"] == "job-1"
 
@@ -97,7 +99,7 @@ def test_a_cluster_without_a_job_agent_is_to_be_asked_again() -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         return httpx.Response(404) if request.method == "GET" else httpx.Response(500, text="No available agent")
 
-    with pytest.raises(ClusterUnreachableError, match="No available agent"):
+    with pytest.raises(ClusterTroubledError, match="No available agent"):
         submit(cluster(handler))
 
 
@@ -109,7 +111,7 @@ def test_a_submit_that_is_refused_says_why() -> None:
         submit(cluster(handler))
 
 
-@pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.MISSING])
+@pytest.mark.parametrize("state", set(RunState) - {RunState.MISSING, RunState.UNKNOWN})
 def test_the_status_is_the_clusters_own_word(state: RunState) -> None:
     run = cluster(answers(body={"status": state, "message": "as it is"})).status("sub-1")
     assert (run.state, run.message) == (state, "as it is")
@@ -119,7 +121,6 @@ def test_an_unknown_run_is_missing_and_not_an_error() -> None:
     client = cluster(answers(404, "Job sub-1 does not exist"))
     assert client.status("sub-1").state is RunState.MISSING
     client.stop("sub-1")
-    assert client.logs("sub-1") == ""
 
 
 def test_a_wrong_token_is_a_refusal() -> None:
@@ -136,5 +137,25 @@ def test_no_answer_is_told_apart_from_a_run_that_is_not_there() -> None:
 
 
 def test_an_answer_that_is_no_dashboards_is_not_taken_for_one() -> None:
-    with pytest.raises(ClusterUnreachableError, match="Ray dashboard"):
+    with pytest.raises(ClusterTroubledError, match="Ray dashboard"):
         cluster(answers(200, "<html>welcome</html>")).status("sub-1")
+
+
+@pytest.mark.parametrize(
+    "body", [[], {"data": None}, {"data": {"result": {"result": [{"node_id": "n1"}]}, "clusterStatus": None}}]
+)
+def test_a_shape_of_an_unknown_form_is_trouble_and_no_crash(body: Any) -> None:
+    with pytest.raises(ClusterTroubledError, match="does not know"):
+        cluster(answers(body=body)).shape()
+
+
+@pytest.mark.parametrize("body", [[], {}, {"status": "HIBERNATING"}, {"status": "RUNNING", "message": {"odd": 1}}])
+def test_a_status_of_an_unknown_form_is_trouble_and_no_crash(body: Any) -> None:
+    with pytest.raises(ClusterTroubledError, match="the status of sub-1"):
+        cluster(answers(body=body)).status("sub-1")
+
+
+def test_a_driver_that_does_not_obey_is_killed_before_the_ten_seconds_of_a_cancel_are_over() -> None:
+    kill_after_s = DEFAULT_PATIENCE.cancel_grace_s + float(DRIVER_SWITCHES["RAY_JOB_STOP_WAIT_TIME_S"])
+    assert DEFAULT_PATIENCE.cancel_grace_s > OBEY_S
+    assert kill_after_s < 9

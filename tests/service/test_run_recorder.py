@@ -8,6 +8,8 @@ from sqlalchemy.exc import OperationalError
 from service.failures import RunFailedError
 from service.run_recorder import RunRecorder
 from service.spec import JobState
+from service.store import insistence
+from service.store.errors import StoreUnavailableError
 from service.store.job_store import JobStore
 from tests.kit.builders import job_spec
 from workers.errors import TrainingDivergedError
@@ -24,7 +26,7 @@ def job_id(store: JobStore) -> str:
 
 
 def recorder(store: JobStore, job_id: str, **options: Any) -> RunRecorder:
-    return RunRecorder(job_id, store=store, **{"max_restarts": 1, **options})
+    return RunRecorder(job_id, **{"open_store": lambda: store, "max_restarts": 1, **options})
 
 
 def reports(step: int, *, epoch: int = 1, **values: float) -> list[dict[str, Any]]:
@@ -118,6 +120,38 @@ def test_what_a_database_could_not_take_is_written_with_the_next_report(
     with monkeypatch.context() as broken:
         broken.setattr(store, "add_metrics", _away)
         recording.reported(reports(1))
+    recording.reported(reports(2))
+    assert [point.step for point in store.metrics(job_id, names=("loss",), ranks=(0,)).points] == [1, 2]
+
+
+def test_the_last_report_is_written_again_until_the_database_takes_it(
+    store: JobStore, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(insistence, "_PAUSE_S", 0)
+    refusals, take = [_away, _away], store.add_metrics
+
+    def take_the_third_time(*arguments: Any) -> None:
+        (refusals.pop() if refusals else take)(*arguments)
+
+    monkeypatch.setattr(store, "add_metrics", take_the_third_time)
+    recorder(store, job_id).reported(reports(10, done=1.0))
+    assert store.get_job(job_id).state is JobState.RUNNING
+    assert store.get_job(job_id).progress["step"] == 10
+
+
+def test_a_database_that_cannot_be_opened_at_the_first_report_is_opened_at_the_next(
+    store: JobStore, job_id: str
+) -> None:
+    refusals = [StoreUnavailableError("cannot open the database")]
+
+    def open_the_second_time() -> JobStore:
+        if refusals:
+            raise refusals.pop()
+        return store
+
+    recording = recorder(store, job_id, open_store=open_the_second_time)
+    recording.reported(reports(1))
+    assert store.get_job(job_id).state is JobState.SCHEDULING
     recording.reported(reports(2))
     assert [point.step for point in store.metrics(job_id, names=("loss",), ranks=(0,)).points] == [1, 2]
 

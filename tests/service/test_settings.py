@@ -32,21 +32,37 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert Settings().port == 9000
 
 
-def test_a_child_process_reads_the_same_settings_and_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_driver_reads_the_same_settings_and_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mine = Settings(
         home=tmp_path / "h", data_root=tmp_path, port=9001, api_key="a-secret-of-mine-1", ray_token="another-secret"
     )
     environment = mine.environment()
+    assert "GRAPHMILL_PORT" not in environment  # no driver listens
     assert not any("secret" in value for value in environment.values())
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert Settings() == mine.model_copy(update={"api_key": None, "ray_token": None})
+    assert Settings() == mine.model_copy(update={"api_key": None, "ray_token": None, "port": Settings().port})
 
 
 def test_secrets_are_not_printed() -> None:
-    shown = repr(Settings(api_key="correct horse battery", ray_token="staple"))
-    assert "horse" not in shown
-    assert "staple" not in shown
+    database = "postgresql+psycopg://graphmill:pony@db/graphmill"
+    shown = repr(Settings(api_key="correct horse battery", ray_token="staple", database_url=database))
+    assert not [secret for secret in ("horse", "staple", "pony") if secret in shown]
+
+
+def test_a_database_file_is_the_same_from_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Settings(database_url="sqlite:///own/jobs.db").database_url == f"sqlite:///{tmp_path}/own/jobs.db"
+    assert Settings(database_url="sqlite:///~/jobs.db").database_url == f"sqlite:///{Path.home()}/jobs.db"
+    for as_it_is in (f"sqlite:///{tmp_path}/jobs.db", "sqlite://", "sqlite:///:memory:", "postgresql+psycopg:///jobs"):
+        assert Settings(database_url=as_it_is).database_url == as_it_is
+
+
+@pytest.mark.parametrize("name", ["HOME", "DATA_ROOT", "PORT", "API_KEY", "DATABASE_URL"])
+def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    plain = Settings()
+    monkeypatch.setenv(f"GRAPHMILL_{name}", "")
+    assert Settings() == plain
 
 
 def test_storage_may_be_a_file_uri(tmp_path: Path) -> None:

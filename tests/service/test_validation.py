@@ -5,6 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -133,6 +134,41 @@ def test_texts_that_no_database_takes_are_refused(text: str) -> None:
     assert set(faults_of(dataset={"path": text})) == {"/dataset/path"}
     for fault in find_faults(job_document(**{text: 1})):
         fault.model_dump_json()  # what is answered can be written down
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "is_fine"), [(2, 0.5, False), (1, 0.5, True), (1, 1.5, False), (2, 2, True)]
+)
+def test_part_of_a_gpu_is_for_one_rank_alone(workers: int, gpus: float, is_fine: bool) -> None:
+    faults = find_faults(job_document(resources={"num_workers": workers, "gpus_per_worker": gpus}))
+    assert [fault.pointer for fault in faults] == ([] if is_fine else ["/resources/gpus_per_worker"])
+    assert all("whole GPUs" in fault.fix for fault in faults)
+
+
+def test_a_bound_is_told_whole() -> None:
+    assert faults_of(training={"seed": 2**31})["/training/seed"].fix == "choose a value < 2147483648"
+
+
+@pytest.mark.parametrize(
+    ("text", "cures"),
+    [("1e-3", ("0.001", "1.0e-3")), ("-2E4", ("-20000.0", "-2.0e+4")), ("1e+3", ("1000.0", "1.0e+3"))],
+)
+def test_a_number_that_yaml_takes_for_a_text_is_answered_with_one_it_does_not(
+    text: str, cures: tuple[str, str]
+) -> None:
+    assert yaml.safe_load(text) == text
+    fix = faults_of(training={"learning_rate": text})["/training/learning_rate"].fix
+    for cure in cures:
+        assert cure in fix
+        assert yaml.safe_load(cure) == float(text)
+
+
+def test_of_very_many_faults_the_first_are_told_and_the_others_counted() -> None:
+    faults = find_faults(job_document(name="-", **{f"odd{number}": 1 for number in range(5_000)}))
+    assert len(faults) == 101
+    assert faults[-1].detail == "4901 more are not listed"
+    with pytest.raises(SpecInvalidError, match="more than 100 faults"):
+        parse_spec(job_document(**{f"odd{number}": 1 for number in range(5_000)}))
 
 
 def test_endless_nesting_is_refused() -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from workers.comm.mesh import Axis
+from workers.comm.axis import Axis
 from workers.ops.row_layout import RowLayout
 
 # The two streams from one rank to the next must not be taken for each other.

@@ -20,7 +20,7 @@ from workers.data.readers.own import own_key, read_own
 from workers.data.readers.pyg import read_pyg
 from workers.data.readers.sbm import read_sbm, read_sbm_graphs
 from workers.data.readers.wordnet3 import read_wordnet3
-from workers.data.sources import SOURCES, find_source, in_raw_cache, raw_cache
+from workers.data.sources import SOURCES, find_source, has_split, in_raw_cache, raw_cache
 from workers.data.store import open_or_prepare, read_meta
 from workers.errors import DatasetInvalidError, DatasetNotFoundError
 from workers.spec import NAMED_DATASETS, DatasetSpec
@@ -60,7 +60,7 @@ def load_dataset(spec: DatasetSpec, *, paths: DataPaths) -> GraphDataset:
     _check_split(spec.name, split=spec.split, num_splits=_num_splits(spec.name))
     return open_or_prepare(
         paths.cache,
-        key=_key(spec.name, split=spec.split),
+        key=_key(spec.name, split=spec.split, paths=paths),
         build=_reader(spec.name, split=spec.split, paths=paths),
         lock=spec.name,
     )
@@ -87,8 +87,13 @@ def _reader(name: str, *, split: int, paths: DataPaths) -> Callable[[], GraphDat
     return lambda: read_wordnet3(source, paths=paths)
 
 
-def _key(name: str, *, split: int) -> str:
-    return f"{name}-{split}" if _num_splits(name) > 1 else name
+def _key(name: str, *, split: int, paths: DataPaths) -> str:
+    """What a prepared set is kept under: its name, and the split where there may be several."""
+    if _num_splits(name) > 1:
+        return f"{name}-{split}"
+    if name in SOURCES and SOURCES[name].split_file and not has_split(SOURCES[name], paths=paths):
+        return f"{name}-made-split"
+    return name
 
 
 def _num_splits(name: str) -> int:
@@ -115,14 +120,15 @@ def _check_split(name: str, *, split: int, num_splits: int) -> None:
 
 
 def _describe(name: str, *, source: str, paths: DataPaths) -> DatasetInfo:
-    meta = read_meta(paths.cache, _key(name, split=0))
+    key = _key(name, split=0, paths=paths)
+    meta = read_meta(paths.cache, key)
     where = _where(name, paths=paths)
     sizes = {} if meta is None else meta.model_dump(include=set(DatasetInfo.model_fields) - {"name"})
     return DatasetInfo(
         name=name,
         source=source,
         is_found=where is not None or meta is not None,
-        where=where or (str(paths.cache / "prepared" / _key(name, split=0)) if meta else None),
+        where=where or (str(paths.cache / "prepared" / key) if meta else None),
         is_prepared=meta is not None,
         **sizes,
     )

@@ -58,6 +58,10 @@ class Graph:
         """E: directed entries, so an undirected edge counts twice."""
         return len(self.indices)
 
+    def in_degrees(self, nodes: np.ndarray) -> np.ndarray:
+        """How many in-neighbours each of ``nodes`` has, in the dtype of ``indices``: no node has more than N."""
+        return (self.indptr[nodes + 1] - self.indptr[nodes]).astype(self.indices.dtype)
+
 
 @dataclass(frozen=True, eq=False)
 class GraphDataset:

@@ -137,6 +137,12 @@ def copy_to_cache(source: Source, *, place: Path, paths: DataPaths) -> Path:
     return target
 
 
+def has_split(source: Source, *, paths: DataPaths) -> bool:
+    """Whether a shipped split lies beside the files that would be read; without one a split is made."""
+    place = find_source(source, paths=paths) or raw_cache(source, paths=paths)
+    return (place / "split" / source.split_file).is_file()
+
+
 def in_raw_cache(source: Source, *, paths: DataPaths) -> bool:
     """Whether an earlier copy or download is complete."""
     return _has_raw(source, raw_cache(source, paths=paths))

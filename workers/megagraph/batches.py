@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workers.comm.mesh import Axis
+from workers.comm.axis import Axis
 from workers.data.distances import distance_buckets
 from workers.data.graph import GraphDataset
 from workers.models.graphormer import GraphBatch
@@ -101,7 +101,7 @@ class ShardedBatches:
         return _GraphShard(
             sizes=sizes,
             x=self._placed(graph.features.gather(rows), self._dtype),
-            degree=self._placed(graph.indptr[rows + 1] - graph.indptr[rows], torch.int64),
+            degree=self._placed(graph.in_degrees(rows), torch.int64),
             node_ids=self._placed(rows + self._first_ids[index], torch.int64),
             y=self._placed(graph.y[rows], torch.int64),
             split=self._placed(graph.split[rows], torch.int8),

@@ -6,7 +6,7 @@ Nothing else of the model mixes rows, so nothing else changes. The gradients tha
 
 from torch import nn
 
-from workers.comm.mesh import Axis
+from workers.comm.axis import Axis
 from workers.comm.ring import RingExchange
 from workers.models.graphormer import Attention
 

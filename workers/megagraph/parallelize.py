@@ -6,8 +6,10 @@
 Data parallelism needs nothing in the model: graphs are dealt (``data_parallel``), gradients are summed over all ranks.
 """
 
+from collections.abc import Iterable
+
 from planner.errors import PlanInvalidError
-from planner.plan import MegaGraphPlan
+from planner.plan import MegaGraphPlan, describe_partition
 from planner.schedule import check_actions
 from workers.comm.mesh import Mesh
 from workers.megagraph.context_parallel import apply_context_parallel
@@ -16,8 +18,7 @@ from workers.models.graphormer import Graphormer
 
 
 def parallelize(model: Graphormer, *, plan: MegaGraphPlan, mesh: Mesh) -> None:
-    """Apply ``plan`` to ``model`` in place. Raises ``PlanInvalidError`` for what this runtime does not run."""
-    check_runnable(plan, units=tuple(model.units()))
+    """Apply ``plan``, which ``check_runnable`` has passed, to ``model`` in place."""
     apply_context_parallel(model, axis=mesh.cp)
     apply_recompute(model, units=plan.recompute)
 
@@ -39,3 +40,13 @@ def check_runnable(plan: MegaGraphPlan, *, units: tuple[str, ...]) -> None:
     if unknown:
         raise PlanInvalidError(f"recompute names units that the model has not: {unknown}; it has {units}")
     check_actions(plan)
+
+
+def check_partition(plan: MegaGraphPlan, *, graph_sizes: Iterable[int]) -> None:
+    """Hold the cut that ``plan`` names, if it does, against the graphs that are here. Raises ``PlanInvalidError``."""
+    here = describe_partition(graph_sizes, cp_degree=plan.stages[0].cp_degree)
+    if plan.partition.fingerprint and plan.partition != here:
+        raise PlanInvalidError(
+            f"the plan was made for graphs that are cut otherwise: it names {plan.partition!r}, the graphs here give"
+            f" {here!r}; plan again for this data set"
+        )

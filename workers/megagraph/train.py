@@ -14,8 +14,6 @@ from itertools import chain
 import torch
 from torch import nn
 
-from planner.errors import PlanInvalidError
-from planner.plan import MegaGraphPlan
 from workers.comm.mesh import Mesh, build_mesh
 from workers.data.datasets import load_dataset
 from workers.data.graph import GraphDataset
@@ -23,8 +21,9 @@ from workers.errors import DatasetInvalidError
 from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.data_parallel import GraphDealer, StepShare
 from workers.megagraph.meter import StepMeter
-from workers.megagraph.parallelize import parallelize
+from workers.megagraph.parallelize import check_partition, check_runnable, parallelize
 from workers.megagraph.training_step import count_global, run_step
+from workers.models.graphormer import unit_names
 from workers.models.registry import build_model
 from workers.ops.counter_dropout import draw_of
 from workers.spec import TrainingSpec
@@ -39,30 +38,15 @@ def train(run: RankRun) -> dict[str, float]:
 
     Raises ``DatasetInvalidError``, ``PlanInvalidError`` and ``TrainingDivergedError``.
     """
-    check_plan(run)
-    torch.set_num_threads(run.plan.num_threads)
+    check_runnable(run.plan, units=unit_names(run.spec.model))
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
+    check_partition(run.plan, graph_sizes=(graph.num_nodes for graph in dataset.graphs))
     mesh = build_mesh(run.plan.stages[0], rank=run.rank)
-    dealer = GraphDealer(
-        dataset,
-        batch_size=run.spec.training.batch_size,
-        seed=run.spec.training.seed,
-        replica=mesh.dp.index,
-        num_replicas=mesh.dp.size,
-        num_micro_batches=run.plan.num_micro_batches,
-    )
-    if not dealer.steps_per_epoch:
-        raise DatasetInvalidError(f"{dataset.name} has no labelled node in its training split; nothing to learn from")
-    return _train(run, dataset=dataset, mesh=mesh, dealer=dealer)
-
-
-def check_plan(run: RankRun) -> None:
-    """Hold the plan's kind and size against the run. Raises ``PlanInvalidError``."""
-    if not isinstance(run.plan, MegaGraphPlan):
-        raise PlanInvalidError(f"this runtime obeys plans of kind 'megagraph'; found {run.plan.kind!r}")
-    if run.plan.world_size != run.world_size:
-        raise PlanInvalidError(f"the plan is for {run.plan.world_size} ranks, the run has {run.world_size}; plan again")
+    try:
+        return _train(run, dataset=dataset, mesh=mesh)
+    finally:
+        mesh.close()
 
 
 def build_optimizer(model: nn.Module, *, spec: TrainingSpec) -> torch.optim.Optimizer:
@@ -79,9 +63,19 @@ def build_optimizer(model: nn.Module, *, spec: TrainingSpec) -> torch.optim.Opti
     return torch.optim.Adam(groups, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
 
 
-def _train(run: RankRun, *, dataset: GraphDataset, mesh: Mesh, dealer: GraphDealer) -> dict[str, float]:
+def _train(run: RankRun, *, dataset: GraphDataset, mesh: Mesh) -> dict[str, float]:
     """Build everything from the plan, then take all steps that are left."""
     spec, dtype = run.spec.training, getattr(torch, run.spec.training.dtype)
+    dealer = GraphDealer(
+        dataset,
+        batch_size=spec.batch_size,
+        seed=spec.seed,
+        replica=mesh.dp.index,
+        num_replicas=mesh.dp.size,
+        num_micro_batches=run.plan.num_micro_batches,
+    )
+    if not dealer.steps_per_epoch:
+        raise DatasetInvalidError(f"{dataset.name} has no labelled node in its training split; nothing to learn from")
     memory = PeakMemory(run.device)
     memory.start()
     model = build_model(run.spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
@@ -99,7 +93,7 @@ def _train(run: RankRun, *, dataset: GraphDataset, mesh: Mesh, dealer: GraphDeal
         dataset=dataset,
         steps_per_epoch=dealer.steps_per_epoch,
         count=lambda: count_global(model, batches=batches, dealer=dealer, mesh=mesh),
-        barrier=mesh.world.barrier,
+        axis=mesh.world,
         meter=meter,
         memory=memory,
     )
@@ -120,6 +114,8 @@ def _train(run: RankRun, *, dataset: GraphDataset, mesh: Mesh, dealer: GraphDeal
             step=step,
             draw=draw_of(spec.seed, step),
         )
+        if run.device.type == "cuda":
+            torch.cuda.synchronize(run.device)  # the update is still on its way
         meter.add_step(loss=loss, num_nodes=share.num_nodes, seconds=time.perf_counter() - started)
         values = milestones.after_step(step, first=step == start + 1)
     return values

@@ -1,20 +1,18 @@
 """One optimiser step and one evaluation, on all ranks together."""
 
-import math
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from planner.plan import Action
 from workers.comm.mesh import Mesh
-from workers.comm.reduce import sum_gradients, sum_tensor
+from workers.comm.reduce import sum_gradients
 from workers.data.graph import TRAIN
-from workers.errors import TrainingDivergedError
 from workers.megagraph.batches import LabelledBatch, ShardedBatches
 from workers.megagraph.data_parallel import GraphDealer, StepShare
 from workers.megagraph.executor import play
 from workers.models.graphormer import Graphormer
+from workers.training.divergence import sum_shares
 from workers.training.evaluation import count_correct
 
 
@@ -61,21 +59,14 @@ def count_global(model: Graphormer, *, batches: ShardedBatches, dealer: GraphDea
     for graphs in dealer.evaluation():
         batch = batches.batch(graphs, draw=0)
         counts += count_correct(model(batch.inputs), y=batch.y, split=batch.split).cpu()
-    device = next(model.parameters()).device  # nccl sums only what lies on its GPU
-    return sum_tensor(counts.to(device), axis=mesh.world).cpu()
+    counts = counts.to(next(model.parameters()).device)  # nccl sums only what lies on its GPU
+    mesh.world.sum_in_place(counts)
+    return counts.cpu()
 
 
 def _global_loss(own_loss: Tensor, *, mesh: Mesh, step: int) -> float:
-    """Sum over all ranks. Each rank's part has a place of its own on the way, to name the rank that diverged."""
-    parts = torch.zeros(mesh.world.size, dtype=torch.float64, device=own_loss.device)
-    parts[mesh.world.index] = own_loss
-    parts = sum_tensor(parts, axis=mesh.world).cpu()
-    if not torch.isfinite(parts).all():
-        at = [rank for rank, part in zip(mesh.world.ranks, parts.tolist(), strict=True) if not math.isfinite(part)]
-        raise TrainingDivergedError(
-            f"the loss became {parts[~torch.isfinite(parts)][0].item()} in step {step} on rank"
-            f" {', '.join(map(str, at))}; try a lower learning_rate, and look at the features of that rank's nodes",
-            step=step,
-            ranks=at,
-        )
-    return float(parts.sum())
+    """Sum over all ranks. Each rank's share has a place of its own on the way, to name the rank that diverged."""
+    shares = torch.zeros(mesh.world.size, dtype=torch.float64, device=own_loss.device)
+    shares[mesh.world.index] = own_loss
+    mesh.world.sum_in_place(shares)
+    return sum_shares(shares.tolist(), ranks=mesh.world.ranks, step=step)

@@ -112,6 +112,7 @@ class Graphormer(nn.Module):
 
     def __init__(self, spec: GraphormerSpec, *, num_features: int, num_classes: int) -> None:
         super().__init__()
+        self.spec = spec
         self.embedding = Embedding(spec, num_features=num_features)
         self.blocks = nn.ModuleList(Block(spec, index=index) for index in range(spec.num_layers))
         self.head = nn.Sequential(nn.LayerNorm(spec.hidden_size), nn.Linear(spec.hidden_size, num_classes))
@@ -125,8 +126,13 @@ class Graphormer(nn.Module):
 
     def units(self) -> dict[str, nn.Module]:
         """The parts that a plan may place and treat on their own, by the plan's names, in order."""
-        blocks = {f"block.{index}": block for index, block in enumerate(self.blocks)}
-        return {"embedding": self.embedding, **blocks, "head": self.head}
+        parts = (self.embedding, *self.blocks, self.head)
+        return dict(zip(unit_names(self.spec), parts, strict=True))
+
+
+def unit_names(spec: GraphormerSpec) -> tuple[str, ...]:
+    """The names of the units of a model of ``spec``, in order."""
+    return ("embedding", *(f"block.{index}" for index in range(spec.num_layers)), "head")
 
 
 def _first_table(spec: GraphormerSpec) -> Tensor:

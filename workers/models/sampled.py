@@ -7,7 +7,11 @@ L−l: both are prefixes, so a layer's block is a prefix of the subgraph's CSR a
 ``num_sampled_nodes_per_hop`` trims from the second layer on: it computes the outermost hop as targets and throws it
 away, and ``GCNConv`` then loses the degrees of what was cut off.)
 
-The outputs for the seeds equal those of ``model(x, edge_index)[:num_seeds]`` on the same subgraph.
+What the outputs for the seeds equal: for ``GraphSAGE`` those of ``model(x, edge_index)[:num_seeds]`` on the same
+subgraph. ``GCN`` sums over neighbours and normalises by degrees, so on the subgraph it would be another function than
+on the graph; here it knows the degrees of the graph and weights each sampled sum up to all neighbours. With either
+model a layer's aggregation is in expectation that of the whole graph, and with all neighbours the outputs are exactly
+those of ``model(x, edge_index)`` there.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +23,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, SAGEConv
 from torch_geometric.nn.models import GCN, GraphSAGE
 
+from workers.ops.counter_dropout import drop
 from workers.spec import SampledGNNSpec
 
 _CLASSES = {"graphsage": GraphSAGE, "gcn": GCN}
@@ -39,13 +44,12 @@ def build_sampled_gnn(spec: SampledGNNSpec, *, num_features: int, num_classes: i
 class Block:
     """The edges of one layer, from sources to targets; the targets are the first of the sources.
 
-    ``num_neighbors`` [num_sources] counts the in-neighbours of each source in the graph that the layer stands for,
-    which the block shows for targets only; ``GCN`` normalises with it.
+    ``degrees`` [num_sources] are in-degrees of the sources in the whole graph; the block may show fewer neighbours.
     """
 
     indptr: Tensor  # int32 [num_targets + 1]
     indices: Tensor  # int32 [e], numbers of sources
-    num_neighbors: Tensor  # int32 or int64 [num_sources]
+    degrees: Tensor  # int32 or int64 [num_sources]
 
     @property
     def num_targets(self) -> int:
@@ -55,7 +59,12 @@ class Block:
     @property
     def num_sources(self) -> int:
         """Rows that the layer reads."""
-        return len(self.num_neighbors)
+        return len(self.degrees)
+
+    def weights(self, dtype: torch.dtype) -> Tensor:
+        """[num_targets, 1]: times these, a sum over a target's sampled neighbours estimates that over all of them."""
+        num_sampled = self.indptr.diff().clamp(min=1)  # an isolated node has nothing to weight
+        return (self.degrees[: self.num_targets].to(dtype) / num_sampled).unsqueeze(1)
 
     def adjacency(self, dtype: torch.dtype) -> Tensor:
         """The sparse CSR matrix [num_targets, num_sources] of ones."""
@@ -68,37 +77,43 @@ def forward_blocks(
     model: nn.Module,
     x: Tensor,
     *,
+    node_ids: Tensor,
+    degrees: Tensor,
     indptr: Tensor,
     indices: Tensor,
     num_nodes_per_hop: Sequence[int],
     num_edges_per_hop: Sequence[int],
+    draw: int = 0,
 ) -> Tensor:
     """Outputs [num_seeds, C] of ``model`` on a sampled subgraph with features ``x`` [n, F].
 
     ``indptr`` [nodes before the last hop + 1] and ``indices`` [e] are the in-edges, nodes ordered by hop, seeds first
-    (``workers.mqgnn.sampler``), with as many hops as the model has layers.
+    (``workers.mqgnn.sampler``), with as many hops as the model has layers. ``degrees`` [n] are those in the whole
+    graph. In training the hidden state of a node is dropped by its number in the graph (``node_ids`` [n]), the layer
+    and ``draw``, at the rate of the model's own dropout: whoever computes the node in this draw drops the same of it.
     """
     if not len(x):
         return x.new_zeros(0, model.out_channels)
-    num_neighbors = nn.functional.pad(indptr.diff(), (0, len(x) + 1 - len(indptr)))  # none for the last hop
     nodes_up_to, edges_up_to = [*accumulate(num_nodes_per_hop)], [*accumulate(num_edges_per_hop)]
     for layer, hop in enumerate(reversed(range(len(model.convs)))):  # hop of the outermost targets
         block = Block(
             indptr=indptr[: nodes_up_to[hop] + 1],
             indices=indices[: edges_up_to[hop]],
-            num_neighbors=num_neighbors[: nodes_up_to[hop + 1]],
+            degrees=degrees[: nodes_up_to[hop + 1]],
         )
         x = apply_layer(model, x, layer=layer, block=block)
+        if model.training and hop:
+            x = drop(x, p=model.dropout.p, site=layer, node_ids=node_ids[: len(x)], draw=draw)
     return x
 
 
 def apply_layer(model: nn.Module, x: Tensor, *, layer: int, block: Block) -> Tensor:
-    """One layer of ``model``: sources ``x`` [num_sources, F_in] → targets [num_targets, F_out], as PyG's loop does."""
+    """One layer of ``model``: sources ``x`` [num_sources, F_in] → targets [num_targets, F_out]; nothing is dropped."""
     convolution = model.convs[layer]
     x = _CONVOLVE[type(convolution)](convolution, x, block)
     if layer == len(model.convs) - 1:
         return x
-    return model.dropout(model.act(model.norms[layer](x)))
+    return model.act(model.norms[layer](x))
 
 
 def _convolve_sage(convolution: SAGEConv, x: Tensor, block: Block) -> Tensor:
@@ -107,18 +122,19 @@ def _convolve_sage(convolution: SAGEConv, x: Tensor, block: Block) -> Tensor:
 
 
 def _convolve_gcn(convolution: GCNConv, x: Tensor, block: Block) -> Tensor:
-    """D^−½ (A + I) D^−½ x Wᵀ + b (Kipf & Welling, ICLR 2017, equation 2).
+    """D^−½ (A + I) D^−½ x Wᵀ + b (Kipf & Welling, ICLR 2017, equation 2), D and A those of the whole graph.
 
-    ``GCNConv`` takes no bipartite input, so its formula stands here on its own parameters; sum and product are done
-    in the cheaper order. A has no diagonal to begin with: ``workers.data.edges`` drops self loops.
+    A row of A is estimated from its sample (``Block.weights``). ``GCNConv`` takes no bipartite input, so its formula
+    stands here on its own parameters; sum and product are done in the cheaper order. A has no diagonal to begin with:
+    ``workers.data.edges`` drops self loops.
     """
-    scale = (block.num_neighbors + 1).to(x.dtype).rsqrt().unsqueeze(1)  # [num_sources, 1]
-    adjacency = block.adjacency(x.dtype)
+    scale = (block.degrees + 1).to(x.dtype).rsqrt().unsqueeze(1)  # [num_sources, 1]
+    adjacency, weights = block.adjacency(x.dtype), block.weights(x.dtype)
 
     def propagate(hidden: Tensor) -> Tensor:
         hidden = hidden * scale
         targets = hidden[: block.num_targets]
-        return (adjacency @ hidden + targets) * scale[: block.num_targets]
+        return (adjacency @ hidden * weights + targets) * scale[: block.num_targets]
 
     width_in, width_out = x.shape[1], convolution.out_channels
     sum_first = len(block.indices) * width_in + block.num_targets * width_in * width_out

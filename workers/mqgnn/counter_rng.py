@@ -46,7 +46,7 @@ class Stream(IntEnum):
 
     SEED_ORDER = 0  # then seed, epoch
     SAMPLING = 1  # then seed, epoch, batch
-    DROPOUT = 2  # then seed, epoch, batch, rank
+    DROPOUT = 2  # then seed, epoch, batch
 
 
 def stream_key(*parts: int) -> np.uint64:
@@ -55,8 +55,3 @@ def stream_key(*parts: int) -> np.uint64:
     for part in parts:
         key = mix64_array((key ^ np.uint64(part)) + GOLDEN)
     return key[0]
-
-
-def stream_seed(*parts: int) -> int:
-    """``stream_key`` as a seed that every generator accepts (0…2³¹−1)."""
-    return int(stream_key(*parts) >> np.uint64(33))

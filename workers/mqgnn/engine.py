@@ -8,19 +8,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from workers.models.sampled import forward_blocks
-from workers.mqgnn.counter_rng import Stream, stream_seed
+from workers.mqgnn.counter_rng import Stream, stream_key
 from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.minibatch import MiniBatch
 
 
 class ReplicaStep:
-    """The model's side of a step. ``seed`` and ``rank`` choose the dropout masks, which depend on the step alone."""
+    """The model's side of a step. ``seed`` chooses the dropout masks, with the step and the nodes; no rank does."""
 
-    def __init__(
-        self, model: nn.Module, *, optimizer: torch.optim.Optimizer, exchange: Exchange, seed: int, rank: int
-    ) -> None:
+    def __init__(self, model: nn.Module, *, optimizer: torch.optim.Optimizer, exchange: Exchange, seed: int) -> None:
         self.model, self.optimizer = model, optimizer
-        self._exchange, self._seed, self._rank = exchange, seed, rank
+        self._exchange, self._seed = exchange, seed
 
     def compute(self, batch: MiniBatch) -> Tensor:
         """Forward and backward. Returns this replica's share of the mean loss over the step's seeds, a scalar.
@@ -28,25 +26,27 @@ class ReplicaStep:
         With no seeds the share is zero and the gradients are.
         """
         batch.wait()
-        torch.manual_seed(stream_seed(Stream.DROPOUT, self._seed, batch.task.epoch, batch.task.batch, self._rank))
         self._exchange.zero()
         self.model.train()
         logits = forward_blocks(
             self.model,
             batch.x,
+            node_ids=batch.node_ids.long(),
+            degrees=batch.degrees,
             indptr=batch.indptr,
             indices=batch.indices,
             num_nodes_per_hop=batch.num_sampled_nodes_per_hop,
             num_edges_per_hop=batch.num_sampled_edges_per_hop,
+            draw=int(stream_key(Stream.DROPOUT, self._seed, batch.task.epoch, batch.task.batch)),
         )
         loss = cross_entropy(logits, batch.y, reduction="sum") / batch.num_seeds_all
         if len(batch.y):
             loss.backward()
         return loss.detach()
 
-    def exchange(self, loss: Tensor) -> float:
-        """Combine gradients over replicas. Returns the mean loss over the step's seeds of all replicas."""
-        return self._exchange.combine(loss).item()
+    def exchange(self, loss: Tensor) -> list[float]:
+        """Combine gradients over replicas. Returns each replica's share of the mean loss over the step's seeds."""
+        return self._exchange.combine(loss).tolist()
 
     def update(self) -> None:
         """Apply the gradients."""

@@ -1,11 +1,21 @@
 """Exact accuracy of a sampled GNN: every node with all its neighbours, one layer after the other, shared by replicas.
 
 Layer by layer the cost is one pass over the edges per layer, where per-node neighbourhoods would overlap and explode
-(the idea of PyG's ``BasicGNN.inference``). Each replica computes a run of nodes of about equal work; between layers
-the runs are exchanged, so every replica holds one hidden matrix [N, H] at a time. Where that is too large, evaluating
-on part of the nodes would have to come.
+(the idea of PyG's ``BasicGNN.inference``). Each replica computes a run of nodes of about equal work, chunk by chunk;
+hidden rows go straight into one matrix of all nodes, whose runs the replicas exchange, and logits are counted and
+dropped. The result is that of ``model(x, edge_index)`` on the whole graph: what a user of the exported model will see.
 
-The result is that of ``model(x, edge_index)`` on the whole graph: what a user of the exported model will see.
+Alive at most, beside the pages of the memory-mapped graph (N nodes, largest in-degree D, L layers, H hidden size, W the
+larger width of a layer's input and output, b bytes per number, C = ``CHUNK_BYTES``):
+
+    min(L − 1, 2) · N · H · b                  the hidden matrices of all nodes, of the layer before and of this one
+    5 · min(N, max(C / (W·b), D + 1)) · W · b  a chunk: inputs, what is summed, products, outputs; a single node is
+                                               always one, so the chunk of a hub may be larger than C
+    max(C, 48 · (D + 1))                       the edges of the chunk while they are sampled and summed
+    12 · N                                     work before each node (int64), the sampler's table (int32); as long as
+                                               the ``Evaluator`` lives
+
+Where N·H is too large, evaluating on part of the nodes would have to come.
 """
 
 import itertools
@@ -15,35 +25,34 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from workers.comm.axis import Axis
 from workers.data.graph import Graph
 from workers.models.sampled import Block, apply_layer
-from workers.mqgnn.exchange import Communicator
 from workers.mqgnn.sampler import ALL_NEIGHBORS, NeighborSampler
 from workers.training.evaluation import count_correct
 
-_CHUNK_BYTES = 64 * 2**20  # input rows gathered at a time: far above the cost of a call, far below what training holds
+CHUNK_BYTES = 16 * 2**20  # rows of one chunk: far above the cost of a call, far below what training holds
+_EDGE_BYTES = 48  # of one edge while its chunk is sampled (int64 position, two numbers, two copies) and summed
 
 
 class Evaluator:
-    """Counts correct predictions of all splits. ``rank`` is this replica's place in ``communicator``."""
+    """Counts correct predictions of all splits, together with the other replicas on ``axis``."""
 
     def __init__(
         self,
         graph: Graph,
         *,
-        rank: int,
-        communicator: Communicator,
+        axis: Axis,
         device: torch.device,
         dtype: torch.dtype,
-        chunk_bytes: int = _CHUNK_BYTES,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        self._graph, self._rank, self._communicator = graph, rank, communicator
+        self._graph, self._axis = graph, axis
         self._device, self._dtype, self._chunk_bytes = device, dtype, chunk_bytes
         self._sampler = NeighborSampler(graph, fanouts=(ALL_NEIGHBORS,))
         self._work = graph.indptr + np.arange(graph.num_nodes + 1)  # rows read by all nodes before this one
-        shares = self._work[-1] * np.arange(communicator.world_size + 1) // communicator.world_size
+        shares = self._work[-1] * np.arange(axis.size + 1) // axis.size
         self._bounds = np.searchsorted(self._work, shares).tolist()
-        self._num_neighbors = torch.from_numpy(np.diff(graph.indptr)).to(device)
 
     @torch.inference_mode()
     def count(self, model: nn.Module) -> Tensor:
@@ -52,62 +61,54 @@ class Evaluator:
         Collective. Leaves ``model`` in evaluation mode.
         """
         model.eval()
-        begin, end = self._bounds[self._rank : self._rank + 2]
         hidden: Tensor | None = None
-        for layer in range(len(model.convs)):
-            outputs = [
-                self._outputs(model, hidden, layer=layer, nodes=nodes) for nodes in self._chunks(model, layer=layer)
-            ]
-            mine = torch.cat(outputs) if outputs else None
-            if layer < len(model.convs) - 1:
-                hidden = self._share(mine, width=model.convs[layer].out_channels)
+        for layer in range(len(model.convs) - 1):
+            hidden = self._hidden(model, hidden, layer=layer)
         counts = torch.zeros(3, 2, dtype=torch.int64, device=self._device)
-        if mine is not None:
-            y = torch.from_numpy(self._graph.y[begin:end]).to(self._device)
-            split = torch.from_numpy(self._graph.split[begin:end]).to(self._device)
-            counts += count_correct(mine, y=y, split=split)
-        self._communicator.sum_in_place([counts])
+        last = len(model.convs) - 1
+        for nodes in self._chunks(model, layer=last):
+            y = torch.from_numpy(self._graph.y[nodes]).to(self._device)
+            split = torch.from_numpy(self._graph.split[nodes]).to(self._device)
+            counts += count_correct(self._outputs(model, hidden, layer=last, nodes=nodes), y=y, split=split)
+        self._axis.sum_in_place(counts)
         return counts
 
-    def _chunks(self, model: nn.Module, *, layer: int) -> Iterator[np.ndarray]:
-        """This replica's nodes, in runs whose input rows fit the chunk size; a single node always does."""
-        begin, end = self._bounds[self._rank : self._rank + 2]
-        row_bytes = _width_in(model, layer=layer) * torch.empty(0, dtype=self._dtype).element_size()
-        if self._graph.num_nodes * row_bytes <= self._chunk_bytes:
-            cuts = [begin, end]
-        else:
-            cuts, limit = [begin], self._chunk_bytes // row_bytes
-            while cuts[-1] < end:
-                fitting = int(np.searchsorted(self._work, self._work[cuts[-1]] + limit, side="right")) - 1
-                cuts.append(min(end, max(fitting, cuts[-1] + 1)))
-        return (np.arange(low, high) for low, high in itertools.pairwise(cuts) if low < high)
+    def _hidden(self, model: nn.Module, hidden: Tensor | None, *, layer: int) -> Tensor:
+        """What ``layer`` makes of all nodes [N, F_out]: this replica's run, then everybody's."""
+        width = model.convs[layer].out_channels
+        everything = torch.empty(self._graph.num_nodes, width, dtype=self._dtype, device=self._device)
+        for nodes in self._chunks(model, layer=layer):
+            everything[nodes] = self._outputs(model, hidden, layer=layer, nodes=nodes)
+        for owner, (begin, end) in enumerate(itertools.pairwise(self._bounds)):
+            if begin < end:
+                self._axis.broadcast_in_place(everything[begin:end], source=owner)
+        return everything
 
-    def _outputs(self, model: nn.Module, hidden: Tensor | None, *, layer: int, nodes: np.ndarray) -> Tensor:
+    def _outputs(self, model: nn.Module, hidden: Tensor | None, *, layer: int, nodes: slice) -> Tensor:
         """What ``layer`` makes of ``nodes``: [len(nodes), F_out]."""
-        subgraph = self._sampler.sample(nodes, key=0)
-        sources = torch.from_numpy(subgraph.node_ids).to(self._device)
-        if hidden is None:
-            gathered = torch.from_numpy(self._graph.features.gather(subgraph.node_ids))
-            x = gathered.to(self._device, self._dtype)
-        else:
-            x = hidden[sources]
+        subgraph = self._sampler.sample(np.arange(nodes.start, nodes.stop), key=0)
         block = Block(
             indptr=torch.from_numpy(subgraph.indptr).to(self._device),
             indices=torch.from_numpy(subgraph.indices).to(self._device),
-            num_neighbors=self._num_neighbors[sources],
+            degrees=torch.from_numpy(self._graph.in_degrees(subgraph.node_ids)).to(self._device),
         )
-        return apply_layer(model, x, layer=layer, block=block)
+        return apply_layer(model, self._inputs(hidden, nodes=subgraph.node_ids), layer=layer, block=block)
 
-    def _share(self, mine: Tensor | None, *, width: int) -> Tensor:
-        """The rows of all nodes [N, width] from each replica's own."""
-        everything = torch.empty(self._graph.num_nodes, width, dtype=self._dtype, device=self._device)
-        for owner, (begin, end) in enumerate(itertools.pairwise(self._bounds)):
-            if owner == self._rank and mine is not None:
-                everything[begin:end] = mine
-            if begin < end:
-                self._communicator.broadcast_in_place(everything[begin:end], source=owner)
-        return everything
+    def _inputs(self, hidden: Tensor | None, *, nodes: np.ndarray) -> Tensor:
+        """Rows [len(nodes), F_in] of the hidden matrix, or of the features before the first layer."""
+        if hidden is None:
+            return torch.from_numpy(self._graph.features.gather(nodes)).to(self._device, self._dtype)
+        return hidden[torch.from_numpy(nodes).to(self._device)]
 
-
-def _width_in(model: nn.Module, *, layer: int) -> int:
-    return int(model.in_channels if layer == 0 else model.convs[layer - 1].out_channels)
+    def _chunks(self, model: nn.Module, *, layer: int) -> Iterator[slice]:
+        """This replica's nodes in runs whose rows and edges fit the chunk size; a single node always does."""
+        low, end = self._bounds[self._axis.index : self._axis.index + 2]
+        width_in = model.in_channels if layer == 0 else model.convs[layer - 1].out_channels
+        row_bytes = max(width_in, model.convs[layer].out_channels) * self._dtype.itemsize
+        all_rows_fit = self._graph.num_nodes * row_bytes <= self._chunk_bytes
+        limit = self._chunk_bytes // (_EDGE_BYTES if all_rows_fit else max(row_bytes, _EDGE_BYTES))
+        while low < end:
+            fitting = int(np.searchsorted(self._work, self._work[low] + limit, side="right")) - 1
+            high = min(end, max(fitting, low + 1))
+            yield slice(low, high)
+            low = high

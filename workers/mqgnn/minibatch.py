@@ -37,6 +37,7 @@ class MiniBatch:
     task: BatchTask
     seeds: Tensor  # int64 [B]
     node_ids: Tensor  # [n], int32 or int64 like the graph's indices
+    degrees: Tensor  # [n], in-degrees in the whole graph, same dtype
     x: Tensor  # [n, F]
     y: Tensor  # int64 [B], labels of the seeds
     indptr: Tensor  # int32 [nodes before the last hop + 1]
@@ -50,13 +51,6 @@ class MiniBatch:
     def nbytes(self) -> int:
         """Bytes of all tensors held."""
         return sum(tensor.nbytes for tensor in self._tensors().values())
-
-    @property
-    def edge_index(self) -> Tensor:
-        """The sampled edges as PyG writes them: int64 [2, e], source above target, grouped by hop, nearest first."""
-        degrees = self.indptr.diff()
-        targets = torch.arange(len(degrees), device=degrees.device).repeat_interleave(degrees)
-        return torch.stack((self.indices.long(), targets))
 
     def to_cuda(self, device: torch.device, *, stream: torch.cuda.Stream) -> "MiniBatch":
         """Start copying to ``device`` on ``stream`` from page-locked memory, without waiting for the end."""
@@ -76,5 +70,5 @@ class MiniBatch:
             tensor.record_stream(current)
 
     def _tensors(self) -> dict[str, Tensor]:
-        names = ("seeds", "node_ids", "x", "y", "indptr", "indices")
+        names = ("seeds", "node_ids", "degrees", "x", "y", "indptr", "indices")
         return {name: getattr(self, name) for name in names}

@@ -28,17 +28,18 @@ class Pipeline:
         self,
         stages: Sequence[Stage],
         *,
-        budgets: Iterable[QueueBudget] = (),
+        budgets: Sequence[QueueBudget] = (),
         pipelined: bool = True,
         hang_deadline_s: float = HANG_DEADLINE_S,
     ) -> None:
-        """``budgets`` name the stage that fills the queue. Raises ``PlanInvalidError`` when a stage lacks its own."""
+        """``budgets`` name the stage that fills the queue; a run in a row needs none.
+
+        Raises ``PlanInvalidError`` unless each stage has its own budget and no other is given.
+        """
         by_name = {budget.name: budget for budget in budgets}
-        missing = [stage.name for stage in stages if stage.name not in by_name]
-        if pipelined and missing:
-            raise PlanInvalidError(
-                f"a pipelined run needs a queue budget per stage; missing for {missing}, found {sorted(by_name)}"
-            )
+        needed, found = [stage.name for stage in stages], [budget.name for budget in budgets]
+        if pipelined and sorted(found) != sorted(needed):
+            raise PlanInvalidError(f"a pipelined run needs one queue budget per stage, {needed}; found {found}")
         self._stages = tuple(stages)
         self._budgets = [by_name[stage.name] for stage in stages] if pipelined else []
         self._pipelined = pipelined
@@ -64,8 +65,8 @@ class Pipeline:
             meters=self.meters,
             hang_deadline_s=self._hang_deadline_s,
         )
-        threads.start()
         try:
+            threads.start()
             yield threads.items()
         finally:
             threads.stop()
@@ -130,6 +131,8 @@ class _StageThreads:
         """Wake everybody and wait until all have left, except threads that are known to hang."""
         self._abort()
         for worker, thread in self._workers:
+            if thread.ident is None:
+                continue  # the system refused to start it
             thread.join(max(0.0, self._hang_deadline_s - worker.busy_s()))
             if thread.is_alive() and self._failure is None:
                 raise stage_hang(worker, thread, deadline_s=self._hang_deadline_s)

@@ -78,6 +78,7 @@ class PrepareWorker:
             task=sampled.task,
             seeds=torch.from_numpy(sampled.seeds),
             node_ids=torch.from_numpy(subgraph.node_ids),
+            degrees=torch.from_numpy(self.graph.in_degrees(subgraph.node_ids)),
             x=torch.from_numpy(self.graph.features.gather(subgraph.node_ids)).to(self.dtype),
             y=torch.from_numpy(self.graph.y[sampled.seeds]),
             indptr=torch.from_numpy(subgraph.indptr),

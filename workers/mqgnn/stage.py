@@ -25,18 +25,16 @@ class Stage:
 
 
 class StageMeter:
-    """Seconds that the workers of one stage have worked, waiting left out, and the items they finished."""
+    """Seconds that the workers of one stage have worked, waiting left out."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.busy_s = 0.0
-        self.num_items = 0
 
     def add(self, seconds: float) -> None:
-        """Count one finished item."""
+        """Count the work on one item."""
         with self._lock:
             self.busy_s += seconds
-            self.num_items += 1
 
 
 class StageWorker:

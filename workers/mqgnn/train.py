@@ -7,24 +7,23 @@ All random numbers are functions of (seed, epoch, batch, …), so a resumed run 
 pipelined and serial runs give the same weights bit for bit.
 """
 
-import math
-
 import torch
 
 from planner.errors import PlanInvalidError
-from planner.plan import MQGNNPlan
+from workers.comm.axis import Axis, open_axis
 from workers.data.datasets import load_dataset
 from workers.data.graph import TRAIN, Graph, GraphDataset
-from workers.errors import DatasetInvalidError, TrainingDivergedError
+from workers.errors import DatasetInvalidError
 from workers.models.registry import build_model
 from workers.mqgnn.engine import ReplicaStep, build_optimizer
 from workers.mqgnn.evaluation import Evaluator
-from workers.mqgnn.exchange import AllReduce, Communicator, close_communicator, open_communicator
+from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages
 from workers.mqgnn.progress import ProgressMeter, Stopwatch
 from workers.mqgnn.seed_order import SeedOrder
+from workers.training.divergence import sum_shares
 from workers.training.memory import PeakMemory
 from workers.training.milestones import Milestones
 from workers.training.run import RankRun
@@ -37,40 +36,38 @@ def train(run: RankRun) -> dict[str, float]:
     Raises ``DatasetInvalidError``, ``PlanInvalidError``, ``StageFailedError`` and ``TrainingDivergedError``.
     """
     check_plan(run)
-    torch.set_num_threads(run.plan.num_threads)
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
     graph = single_graph(dataset)
-    communicator = open_communicator(run.world_size)
+    axis = open_axis((tuple(range(run.world_size)),), rank=run.rank)
     try:
-        return _train(run, dataset, graph=graph, communicator=communicator)
+        return _train(run, dataset, graph=graph, axis=axis)
     finally:
-        close_communicator(communicator)
+        axis.close()
 
 
 def single_graph(dataset: GraphDataset) -> Graph:
-    """The one graph of ``dataset``. Raises ``DatasetInvalidError`` when it has many."""
+    """The one graph of ``dataset``. Raises ``DatasetInvalidError`` when it has many, or nothing to train on."""
     if len(dataset.graphs) != 1:
         raise DatasetInvalidError(
             f"neighbour sampling trains on one graph; {dataset.name} has {len(dataset.graphs)}:"
             " choose a data set of one graph, or kind 'megagraph'"
         )
-    return dataset.graphs[0]
+    graph = dataset.graphs[0]
+    if not (graph.split == TRAIN).any():
+        raise DatasetInvalidError(f"{dataset.name} has no node in its training split; nothing to learn from")
+    return graph
 
 
 def check_plan(run: RankRun) -> None:
-    """Hold the plan against the run. Raises ``PlanInvalidError``."""
-    plan, num_layers = run.plan, len(run.spec.model.fanouts)
-    if not isinstance(plan, MQGNNPlan):
-        raise PlanInvalidError(f"this runtime obeys plans of kind 'mqgnn'; found {plan.kind!r}")
-    if plan.world_size != run.world_size or len(plan.fanouts) != num_layers:
+    """Hold the plan against the spec. Raises ``PlanInvalidError``."""
+    if run.plan.fanouts != run.spec.model.fanouts:
         raise PlanInvalidError(
-            f"the plan is for {plan.world_size} ranks and {len(plan.fanouts)} layers,"
-            f" the run has {run.world_size} ranks and {num_layers} layers; plan again"
+            f"the plan is for fanouts {run.plan.fanouts}, the spec asks for {run.spec.model.fanouts}; plan again"
         )
 
 
-def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, communicator: Communicator) -> dict[str, float]:
+def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> dict[str, float]:
     """Build everything from the plan, then take all steps that are left."""
     spec, dtype = run.spec.training, getattr(torch, run.spec.training.dtype)
     memory = PeakMemory(run.device)
@@ -78,8 +75,8 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, communicator: C
     model = build_model(run.spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
     model = model.to(run.device, dtype)
     optimizer = build_optimizer(model, learning_rate=spec.learning_rate, weight_decay=spec.weight_decay)
-    exchange = AllReduce(model, communicator=communicator)
-    replica = ReplicaStep(model, optimizer=optimizer, exchange=exchange, seed=spec.seed, rank=run.rank)
+    exchange = AllReduce(model, axis=axis)
+    replica = ReplicaStep(model, optimizer=optimizer, exchange=exchange, seed=spec.seed)
     order = SeedOrder(
         train_nodes=(graph.split == TRAIN).nonzero()[0],
         batch_size=run.plan.batch_size,
@@ -97,7 +94,7 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, communicator: C
     )
     pipeline = Pipeline(stages, budgets=run.plan.queues, pipelined=run.plan.pipelined)
     progress = ProgressMeter(pipeline)
-    evaluator = Evaluator(graph, rank=run.rank, communicator=communicator, device=run.device, dtype=dtype)
+    evaluator = Evaluator(graph, axis=axis, device=run.device, dtype=dtype)
     milestones = Milestones(
         run,
         model=model,
@@ -105,7 +102,7 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, communicator: C
         dataset=dataset,
         steps_per_epoch=order.steps_per_epoch,
         count=lambda: evaluator.count(model),
-        barrier=communicator.barrier,
+        axis=axis,
         meter=progress,
         memory=memory,
     )
@@ -143,14 +140,7 @@ def _take_step(
     wait_s = watch.lap()
     share = replica.compute(batch)
     compute_s = watch.lap()
-    loss = replica.exchange(share)
-    if not math.isfinite(loss):
-        raise TrainingDivergedError(
-            f"the loss is {loss} at step {step} (epoch {batch.task.epoch}), the share of rank {run.rank} in it is"
-            f" {share.item()}; try a learning rate below {run.spec.training.learning_rate:g}",
-            step=step,
-            rank=run.rank,
-        )
+    loss = sum_shares(replica.exchange(share), ranks=range(run.world_size), step=step)
     exchange_s = watch.lap()
     replica.update()
     progress.add_step(

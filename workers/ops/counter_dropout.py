@@ -30,14 +30,19 @@ class CounterDropout(nn.Module):
 
     def forward(self, x: Tensor, *, node_ids: Tensor, draw: int) -> Tensor:
         """``x`` with dropped elements, same shape."""
-        if not self.training or self.p == 0:
-            return x
-        keep = keep_mask(node_ids, num_columns=x.shape[1], p=self.p, key=_mix_int(draw ^ _mix_int(self.site)))
-        return (x * keep).mul_(1 / (1 - self.p))  # autograd keeps the mask as one byte per element
+        return drop(x, p=self.p, site=self.site, node_ids=node_ids, draw=draw) if self.training else x
 
     def extra_repr(self) -> str:
         """For printing the model."""
         return f"p={self.p}, site={self.site}"
+
+
+def drop(x: Tensor, *, p: float, site: int, node_ids: Tensor, draw: int) -> Tensor:
+    """``CounterDropout`` in training as a function: for modules that hold a dropout of another class."""
+    if p == 0:
+        return x
+    keep = keep_mask(node_ids, num_columns=x.shape[1], p=p, key=_mix_int(draw ^ _mix_int(site)))
+    return (x * keep).mul_(1 / (1 - p))  # autograd keeps the mask as one byte per element
 
 
 def draw_of(seed: int, step: int) -> int:

@@ -28,15 +28,18 @@ class ProbeActor:
     def __init__(self, rank: int, world_size: int) -> None:
         self._rank, self._world_size = rank, world_size
 
+    def prepare(self, spec: TrainSpec, *, data: DataPaths) -> None:
+        """Open the data set, which a node that has not met it yet makes ready first."""
+        self._spec, self._dataset = spec, load_dataset(spec.dataset, paths=data)
+
     def meet(self) -> Meeting:
         """Open the store through which all ranks find each other; asked of rank 0."""
         host = ray.util.get_node_ip_address()
         self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
         return Meeting(host=host, port=self._store.port)
 
-    def measure(self, request: ProbeRequest, *, spec: TrainSpec, data: DataPaths, meeting: Meeting) -> Profile:
-        """Join the others and measure together. Every rank returns the same samples."""
-        dataset = load_dataset(spec.dataset, paths=data)
+    def measure(self, request: ProbeRequest, *, meeting: Meeting) -> Profile:
+        """Join the others and measure together, all of them prepared. Every rank returns the same samples."""
         group = open_group(
             meeting,
             rank=self._rank,
@@ -44,7 +47,9 @@ class ProbeActor:
             address=ray.util.get_node_ip_address(),
             device_kind=request.key.device_kind,
         )
-        return run_probe(request, spec=spec, dataset=dataset, rank=self._rank, world_size=self._world_size, group=group)
+        return run_probe(
+            request, spec=self._spec, dataset=self._dataset, rank=self._rank, world_size=self._world_size, group=group
+        )
 
 
 def measure_on_cluster(
@@ -54,40 +59,46 @@ def measure_on_cluster(
     data: DataPaths,
     cpus_per_rank: float,
     gpus_per_rank: float = 0.0,
+    prepare_timeout_s: float = 1800.0,
     timeout_s: float = 120.0,
 ) -> Profile:
     """Run the probe on ``request.key.num_ranks`` actors and end them, whatever happens. Needs a connected Ray driver.
 
-    Raises ``ProbeFailedError`` when the ranks have not answered in time, and what a rank raised.
+    Preparing has a time of its own: a node may have to make a large data set ready. Raises ``ProbeFailedError`` when
+    the ranks find no place or do not answer in time, and what a rank raised.
     """
     num_ranks = request.key.num_ranks
     resources = {"CPU": cpus_per_rank, "GPU": gpus_per_rank}
     places = placement_group([resources] * num_ranks, strategy="PACK")  # as Ray Train places its ranks
     actors = []
     try:
+        if not places.wait(timeout_s):
+            raise ProbeFailedError(
+                f"{num_ranks} ranks of {cpus_per_rank:g} CPUs and {gpus_per_rank:g} GPUs found no place within"
+                f" {timeout_s:g} s; look at the dashboard whether the cluster has what the job asks for"
+            )
         for rank in range(num_ranks):
             strategy = PlacementGroupSchedulingStrategy(places, placement_group_bundle_index=rank)
             options = {"num_cpus": cpus_per_rank, "num_gpus": gpus_per_rank, "scheduling_strategy": strategy}
             actors.append(ray.remote(ProbeActor).options(**options).remote(rank, num_ranks))
-        deadline = time.monotonic() + timeout_s
-        (meeting,) = _answers([actors[0].meet.remote()], deadline=deadline)
-        asked = [actor.measure.remote(request, spec=spec, data=data, meeting=meeting) for actor in actors]
-        return _answers(asked, deadline=deadline)[0]
+        _answers([actor.prepare.remote(spec, data=data) for actor in actors], timeout_s=prepare_timeout_s)
+        (meeting,) = _answers([actors[0].meet.remote()], timeout_s=timeout_s)
+        return _answers([actor.measure.remote(request, meeting=meeting) for actor in actors], timeout_s=timeout_s)[0]
     finally:
         for actor in actors:
             ray.kill(actor)
         remove_placement_group(places)
 
 
-def _answers(asked: list[ray.ObjectRef], *, deadline: float) -> list[Any]:
+def _answers(asked: list[ray.ObjectRef], *, timeout_s: float) -> list[Any]:
     """All answers; the first failure ends the waiting, because the other ranks then wait for the failed one."""
-    pending = asked
+    deadline, pending = time.monotonic() + timeout_s, asked
     while pending:
         done, pending = ray.wait(pending, timeout=max(0.0, deadline - time.monotonic()))
         if not done:
             raise ProbeFailedError(
-                f"{len(pending)} of {len(asked)} ranks of the probe did not answer in time; look at the dashboard"
-                " whether the cluster has the CPUs and GPUs that the job asks for"
+                f"{len(pending)} of {len(asked)} ranks of the probe did not answer within {timeout_s:g} s; look at the"
+                " dashboard whether their nodes are overloaded or cannot reach each other"
             )
         try:
             ray.get(done)

@@ -2,10 +2,10 @@
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
 
 import numpy as np
 
+from planner.cluster import ClusterSpec, list_hosts, room_per_rank
 from planner.profiles import JobShape, ProfileKey, SampledShape, TransformerShape
 from workers.data.graph import TRAIN, Graph, GraphDataset
 from workers.errors import DatasetInvalidError
@@ -25,15 +25,24 @@ def describe_job(spec: TrainSpec, dataset: GraphDataset) -> JobShape:
 
 
 def profile_key(
-    shape: JobShape, *, num_ranks: int, device_name: str, device_kind: Literal["cpu", "cuda"] = "cpu"
+    shape: JobShape, *, cluster: ClusterSpec, num_ranks: int, cpus_per_rank: float = 1.0, gpus_per_rank: float = 0.0
 ) -> ProfileKey:
-    """What a profile of ``shape`` is valid for, with the software of this process.
+    """What a profile of ``shape`` is valid for: where the ranks may run, how they lie, this process's software.
 
-    ``device_name`` names the processors (or GPUs) of the nodes on which the ranks may run.
+    Raises ``NoPlanFitsError`` when no node of ``cluster`` can take a rank.
     """
+    per_rank = {"cpus_per_rank": cpus_per_rank, "gpus_per_rank": gpus_per_rank}
+    hosts, room = list_hosts(cluster, **per_rank), room_per_rank(cluster, num_ranks=num_ranks, **per_rank)
     software = (("python", platform.python_version()), *((name, _version(name)) for name in _SOFTWARE))
     return ProfileKey(
-        shape=shape, device_name=device_name, device_kind=device_kind, num_ranks=num_ranks, software=software
+        shape=shape,
+        device_name=_names({node.device_name if gpus_per_rank else node.cpu_name for node in hosts}),
+        cpu_name=_names({node.cpu_name for node in hosts}),
+        num_ranks=num_ranks,
+        cores_per_rank=room.num_cores,
+        ranks_per_node=room.ranks_per_node,
+        software=software,
+        **per_rank,
     )
 
 
@@ -51,7 +60,8 @@ def _describe_transformer(spec: TrainSpec, model: GraphormerSpec, dataset: Graph
         graph_sizes=sizes,
         other_graph_sizes=tuple(graph.num_nodes for graph in dataset.graphs if not _is_trained(graph)),
         graphs_per_step=min(spec.training.batch_size, len(sizes)),
-        uses_dropout=model.dropout > 0 or model.input_dropout > 0,
+        uses_dropout=model.dropout > 0,
+        uses_input_dropout=model.input_dropout > 0,
         dtype=spec.training.dtype,
     )
 
@@ -74,7 +84,9 @@ def _describe_sampled(spec: TrainSpec, model: SampledGNNSpec, dataset: GraphData
         num_train=int(np.count_nonzero(graph.split == TRAIN)),
         batch_size=spec.training.batch_size,
         fanouts=model.fanouts,
+        largest_degree=int(np.diff(graph.indptr).max(initial=0)),
         graph_bytes=graph_bytes(graph),
+        dataset_fingerprint=dataset.fingerprint,
         uses_dropout=model.dropout > 0,
         dtype=spec.training.dtype,
     )
@@ -88,6 +100,10 @@ def graph_bytes(graph: Graph) -> int:
 
 def _is_trained(graph: Graph) -> bool:
     return bool((graph.split == TRAIN).any())
+
+
+def _names(names: set[str]) -> str:
+    return ",".join(sorted(names))
 
 
 def _version(name: str) -> str:

@@ -25,6 +25,7 @@ from workers.probe.ranks import Ranks
 from workers.spec import Kind, TrainSpec
 
 _LINK_REPEATS = 7  # a call takes a millisecond or so, and links are noisier than computing
+_LARGEST_PAYLOAD_BYTES = 64 * 2**20  # a payload is sent 70 times or so; beyond this a link's line is straight
 
 
 def run_probe(
@@ -42,13 +43,13 @@ def run_probe(
     request's key says so, else the CPU.
     """
     started = time.perf_counter()
-    device = _device(request)
+    device, parameter_bytes = _device(request), _parameter_bytes(spec, dataset)
     ranks = Ranks(rank, world_size=world_size, group=group, device=device)
     rehearse, measure = _answers(spec.kind)
     gc.collect()  # what a fresh process imported; cycles that die later would blur the meters of memory
     with _threads(request.threads[0]):
         (base_bytes,) = ranks.largest([measure_peak_bytes(lambda: rehearse(spec, ranks=ranks), device=device)])
-        links = measure_links(request.link_bytes, ranks=ranks, repeats=_LINK_REPEATS)
+        links = measure_links(_payloads(request, parameter_bytes), ranks=ranks, repeats=_LINK_REPEATS)
         samples = measure(request, spec=spec, dataset=dataset, ranks=ranks)
     return Profile(
         key=request.key,
@@ -57,7 +58,7 @@ def run_probe(
         units=tuple(sample for sample in samples if isinstance(sample, UnitSample)),
         links=links,
         stages=tuple(sample for sample in samples if isinstance(sample, StageSample)),
-        parameter_bytes=_parameter_bytes(spec, dataset),
+        parameter_bytes=parameter_bytes,
         base_bytes=round(base_bytes),
     )
 
@@ -81,6 +82,13 @@ def _device(request: ProbeRequest) -> torch.device:
     if request.key.device_kind == "cuda":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+def _payloads(request: ProbeRequest, parameter_bytes: int) -> tuple[int, ...]:
+    """What was asked for, and the gradients that every step sums, which only the model itself can tell."""
+    if not request.link_bytes:
+        return ()
+    return tuple(sorted({*request.link_bytes, min(parameter_bytes, _LARGEST_PAYLOAD_BYTES)}))
 
 
 def _parameter_bytes(spec: TrainSpec, dataset: GraphDataset) -> int:

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 
 from planner.profiles import ProbeRequest, StageSample
+from workers.comm.axis import Axis
 from workers.data.graph import TRAIN, GraphDataset
 from workers.models.registry import build_model
 from workers.mqgnn.engine import ReplicaStep, build_optimizer
-from workers.mqgnn.exchange import AllReduce, Communicator
+from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.minibatch import BatchTask
-from workers.mqgnn.preparation import build_stages
+from workers.mqgnn.preparation import TRANSFER, build_stages
 from workers.mqgnn.seed_order import SeedOrder
 from workers.probe.memory import measure_peak_bytes
 from workers.probe.ranks import Ranks, time_once_s
@@ -28,7 +29,9 @@ from workers.spec import TrainSpec
 
 _WARM_UPS = 2
 _FEWEST, _MOST = 3, 40  # measured mini-batches; the budget decides in between
-_PEAKS = 2
+# Chosen: mini-batches differ in size; the largest of so many is near the largest of all, and plans have a margin.
+_PEAKS = 8
+_HOST = torch.device("cpu")
 
 
 def measure_stages(
@@ -80,9 +83,8 @@ class _Replica:
         self._step = ReplicaStep(
             model,
             optimizer=build_optimizer(model, learning_rate=training.learning_rate, weight_decay=training.weight_decay),
-            exchange=AllReduce(model, communicator=Communicator(ranks.group)),
+            exchange=AllReduce(model, axis=Axis(tuple(range(ranks.world_size)), ranks.rank, ranks.group)),
             seed=training.seed,
-            rank=ranks.rank,
         )
         order = SeedOrder(
             train_nodes=(graph.split == TRAIN).nonzero()[0],
@@ -122,7 +124,7 @@ class _Replica:
         """One step, every stage watched by itself."""
         device, item = self._ranks.device, next(self._tasks)
         for name, worker in self._workers.items():
-            item = watch(partial(worker, item), seen[name], device)
+            item = watch(partial(worker, item), seen[name], device if name == TRANSFER else _HOST)
             seen[name].num_bytes.append(item.nbytes)
         loss = watch(partial(self._step.compute, item), seen["compute"], device)
         watch(partial(self._step.exchange, loss), seen["exchange"], device)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SPLITS = ("train", "val", "test")  # codes 0, 1, 2 of a graph's ``split``
+from workers.data.graph import SPLIT_NAMES
 
 
 def count_correct(logits: Tensor, *, y: Tensor, split: Tensor) -> Tensor:
@@ -14,8 +14,8 @@ def count_correct(logits: Tensor, *, y: Tensor, split: Tensor) -> Tensor:
     ``logits`` [n, C], ``y`` [n] (−1: no label, never counted), ``split`` [n]. Counts of several shards are summed.
     """
     hit = logits.argmax(dim=1) == y
-    counts = torch.zeros(len(SPLITS), 2, dtype=torch.int64, device=logits.device)
-    for code in range(len(SPLITS)):
+    counts = torch.zeros(len(SPLIT_NAMES), 2, dtype=torch.int64, device=logits.device)
+    for code in range(len(SPLIT_NAMES)):
         chosen = (split == code) & (y >= 0)
         counts[code, 0] = (hit & chosen).sum()
         counts[code, 1] = chosen.sum()
@@ -26,7 +26,7 @@ def accuracies(counts: Tensor) -> dict[str, float]:
     """``{"train_accuracy": …, "val_accuracy": …, "test_accuracy": …}`` in 0…1; a split without labels is left out."""
     return {
         f"{name}_accuracy": int(correct) / int(total)
-        for name, (correct, total) in zip(SPLITS, counts.tolist(), strict=True)
+        for name, (correct, total) in zip(SPLIT_NAMES, counts.tolist(), strict=True)
         if total
     }
 

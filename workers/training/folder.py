@@ -5,9 +5,9 @@ upload visible at once. So a reader never sees half a file in either place.
 """
 
 import os
-import tempfile
 from pathlib import Path, PurePosixPath
 from typing import cast
+from uuid import uuid4
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -39,7 +39,8 @@ class Folder:
             return
         directory = Path(self._path)
         directory.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=directory)
+        temporary = directory / f".{name}.{uuid4().hex}"
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)  # who may read is the umask's word
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
@@ -47,7 +48,7 @@ class Folder:
                 os.fsync(file.fileno())
             os.replace(temporary, directory / name)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         _sync_directory(directory)
 

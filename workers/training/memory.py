@@ -1,5 +1,6 @@
 """The peak-memory meter of one process: resident bytes on CPU, allocated bytes on CUDA, over a baseline."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -25,7 +26,8 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(self._cuda)
             self._baseline_bytes = torch.cuda.memory_allocated(self._cuda)
             return
-        _CLEAR.write_text("5")
+        with suppress(OSError):  # a read-only /proc; the mark then also covers what came before, and never too little
+            _CLEAR.write_text("5")
         self._baseline_bytes = _status_bytes("VmRSS")
 
     def peak_bytes(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from workers.comm.axis import Axis
 from workers.data.graph import TEST, GraphDataset
 from workers.training.checkpoint import CheckpointStore
 from workers.training.evaluation import BestModel, accuracies
@@ -29,7 +30,7 @@ class Meter(Protocol):
 class Milestones:
     """Keeps one rank's replicated ``model`` and ``optimizer`` measured, saved and reported.
 
-    ``count`` gives correct and total predictions over all ranks, ``barrier`` waits for them; both are collective.
+    ``count`` gives correct and total predictions over all ranks, which are those of ``axis``; it is collective.
     """
 
     def __init__(
@@ -41,30 +42,32 @@ class Milestones:
         dataset: GraphDataset,
         steps_per_epoch: int,
         count: Callable[[], Tensor],
-        barrier: Callable[[], None],
+        axis: Axis,
         meter: Meter,
         memory: PeakMemory,
     ) -> None:
         self._run, self._model, self._optimizer, self._dataset = run, model, optimizer, dataset
         self._steps_per_epoch = steps_per_epoch
         self.total_steps = run.spec.training.epochs * steps_per_epoch
-        self._count, self._barrier, self._meter, self._memory = count, barrier, meter, memory
+        self._count, self._axis, self._meter, self._memory = count, axis, meter, memory
         self._checkpoints = CheckpointStore(run.job_dir / "checkpoints")
         self._best = BestModel()
 
     def resume(self) -> int:
-        """Load the latest checkpoint, if any. Returns the step after which it was taken, else 0.
+        """Load the latest checkpoint, if any. Returns the step after which it was taken, else 0. Collective.
 
-        Ranks hold equal states, so a run may resume with another number of them.
+        The first rank chooses for all: a storage may show a new file to one machine before another. Ranks hold equal
+        states, so a run may resume with another number of them.
         """
-        reference = self._checkpoints.latest()
-        if reference is None:
+        found = self._checkpoints.latest() if self._axis.index == 0 else None
+        step = self._axis.first_says(found.step if found else 0, device=self._run.device)
+        if not step:
             return 0
-        state = self._checkpoints.load(reference, rank=self._run.rank % reference.world_size)
+        state = self._checkpoints.load(self._checkpoints.at(step), rank=0)
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._best = BestModel(**state["best"])
-        return reference.step
+        return step
 
     def after_step(self, step: int, *, first: bool) -> dict[str, float]:
         """Do what is due after optimiser step ``step``, the ``first`` of this attempt or not. Collective.
@@ -95,13 +98,14 @@ class Milestones:
         return scores
 
     def _save(self, step: int) -> str:
+        """Save what all ranks hold alike, so rank 0 writes it for them. Returns where."""
         state: dict[str, Any] = {
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "best": vars(self._best),
         }
         reference = self._checkpoints.save(
-            step, rank=self._run.rank, world_size=self._run.world_size, state=state, barrier=self._barrier
+            step, rank=self._run.rank, num_writers=1, state=state, barrier=self._axis.barrier
         )
         return reference.folder.uri
 
@@ -122,7 +126,7 @@ class Milestones:
                 folder=self._run.job_dir / "export",
                 extra={"dataset": self._run.spec.dataset.model_dump(mode="json"), **values},
             )
-        self._barrier()
+        self._axis.barrier()
         return values
 
     def _report(self, step: int, values: dict[str, float], *, checkpoint: str | None = None) -> dict[str, float]:

@@ -8,7 +8,8 @@ import torch.distributed as dist
 
 from planner.plan import Stage
 from tests.kit.gloo_pool import GlooPool
-from workers.comm.mesh import Axis, Mesh, build_mesh
+from workers.comm.axis import Axis
+from workers.comm.mesh import Mesh, build_mesh
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,17 @@ def test_one_rank_needs_no_process_group() -> None:
     alone = Axis(ranks=(0,), index=0)
     assert mesh == Mesh(world=alone, dp=alone, cp=alone)
     mesh.world.barrier()
+
+
+def groups_after_closing(rank: int, world_size: int) -> int:
+    mesh = build_mesh(stage(dp=2, cp=2), rank=rank)
+    made = len(dist.distributed_c10d._world.pg_map)
+    mesh.close()
+    return made - len(dist.distributed_c10d._world.pg_map)
+
+
+def test_closing_a_mesh_frees_its_three_groups(pool: GlooPool) -> None:
+    assert pool.run(groups_after_closing) == [3] * 4
 
 
 def test_neighbours_go_round_the_line() -> None:

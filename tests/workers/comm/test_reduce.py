@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from tests.kit.gloo_pool import GlooPool
 from workers.comm import reduce
-from workers.comm.mesh import Axis
-from workers.comm.reduce import sum_gradients, sum_tensor
+from workers.comm.axis import Axis
+from workers.comm.reduce import sum_gradients
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def parameters(rank: int) -> list[nn.Parameter]:
 
 
 def summed(rank: int, world_size: int, bucket_bytes: int) -> list[Tensor]:
-    reduce._BUCKET_BYTES = bucket_bytes
+    reduce.BUCKET_BYTES = bucket_bytes
     made = parameters(rank)
     sum_gradients(made, axis=axis(rank, world_size))
     return [parameter.grad for parameter in made]
@@ -54,17 +54,8 @@ def test_gradients_are_summed_whatever_the_size_of_the_buckets(pool: GlooPool, b
         assert torch.equal(results[2][index], results[0][index])
 
 
-def total(rank: int, world_size: int) -> int:
-    return int(sum_tensor(torch.tensor(rank + 1), axis=axis(rank, world_size)))
-
-
-def test_tensors_are_summed(pool: GlooPool) -> None:
-    assert pool.run(total) == [6, 6, 6]
-
-
 def test_a_rank_alone_keeps_what_it_has() -> None:
     made = parameters(0)
     before = [parameter.grad.clone() for parameter in made]
     sum_gradients(made, axis=Axis(ranks=(0,), index=0))
     assert all(torch.equal(parameter.grad, grad) for parameter, grad in zip(made, before, strict=True))
-    assert int(sum_tensor(torch.tensor(4), axis=Axis(ranks=(0,), index=0))) == 4

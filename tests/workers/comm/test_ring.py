@@ -9,7 +9,7 @@ from torch import Tensor
 
 from planner.cost.communication import ring_backward_elements, ring_forward_elements
 from tests.kit.gloo_pool import GlooPool
-from workers.comm.mesh import Axis
+from workers.comm.axis import Axis
 from workers.comm.ring import RingExchange
 from workers.ops.row_layout import RowLayout, even_cut
 

@@ -79,6 +79,17 @@ def test_without_a_shipped_split_one_is_made_and_said(photo_root, tmp_path):
     assert np.isclose((dataset.graphs[0].split == 0).mean(), 0.6, atol=0.01)
 
 
+def test_a_made_split_gives_way_to_a_shipped_one_that_comes_later(photo_root, tmp_path):
+    paths, shipped = DataPaths(root=photo_root, cache=tmp_path / "cache"), photo_root / "amazon" / "Photo" / "split"
+    shipped.rename(tmp_path / "split")
+    made = load_dataset(DatasetSpec(name="Photo"), paths=paths)
+    (tmp_path / "split").rename(shipped)
+    found = load_dataset(DatasetSpec(name="Photo"), paths=paths)
+    assert SPLIT_NOTE in made.notes
+    assert SPLIT_NOTE not in found.notes
+    assert made.fingerprint != found.fingerprint
+
+
 def test_a_damaged_file_is_named_and_the_mended_one_is_read(photo_root, tmp_path):
     paths = DataPaths(root=photo_root, cache=tmp_path / "cache")
     file = photo_root / "amazon" / "Photo" / "raw" / "amazon_electronics_photo.npz"

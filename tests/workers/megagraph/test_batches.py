@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.distributed.odd_graphs import odd_set, one_graph
-from workers.comm.mesh import Axis
+from workers.comm.axis import Axis
 from workers.data.distances import distance_buckets
 from workers.data.graph import GraphDataset
 from workers.megagraph import batches as module

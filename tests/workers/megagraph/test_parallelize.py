@@ -8,13 +8,15 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from planner.errors import PlanInvalidError
-from planner.plan import Action, MegaGraphPlan
+from planner.plan import Action, MegaGraphPlan, describe_partition
 from tests.distributed.equality import Case, build, plan_of
 from tests.distributed.odd_graphs import odd_set
-from workers.comm.mesh import Axis, Mesh
+from workers.comm.axis import Axis
+from workers.comm.mesh import Mesh
 from workers.comm.ring import RingExchange
 from workers.megagraph.executor import play
-from workers.megagraph.parallelize import parallelize
+from workers.megagraph.parallelize import check_partition, check_runnable, parallelize
+from workers.models.graphormer import unit_names
 from workers.ops.biased_attention import LocalExchange
 
 CASE = Case(odd_set())
@@ -59,14 +61,22 @@ def test_only_the_named_units_recompute() -> None:
 def test_what_does_not_run_here_is_refused(change: dict[str, Any], message: str) -> None:
     plan = MegaGraphPlan.model_validate(plan_of(CASE).model_dump() | change)
     with pytest.raises(PlanInvalidError, match=message):
-        parallelize(build(CASE), plan=plan, mesh=mesh(cp=1))
+        check_runnable(plan, units=unit_names(CASE.spec))
+
+
+def test_a_cut_of_other_graphs_is_refused() -> None:
+    plan = plan_of(CASE).model_copy(update={"partition": describe_partition((10, 20), cp_degree=1)})
+    check_partition(plan, graph_sizes=(20, 10))
+    check_partition(plan_of(CASE), graph_sizes=(20, 11))  # a plan without a fingerprint is for any
+    with pytest.raises(PlanInvalidError, match="cut otherwise"):
+        check_partition(plan, graph_sizes=(20, 11))
 
 
 def test_a_stage_without_all_units_is_refused() -> None:
     plan = plan_of(CASE)
     stage = plan.stages[0].model_copy(update={"units": ("embedding", "head")})
     with pytest.raises(PlanInvalidError, match="in order"):
-        parallelize(build(CASE), plan=plan.model_copy(update={"stages": (stage,)}), mesh=mesh(cp=1))
+        check_runnable(plan.model_copy(update={"stages": (stage,)}), units=unit_names(CASE.spec))
 
 
 def test_the_executor_plays_the_actions_in_their_order_and_frees_each_loss() -> None:

@@ -8,7 +8,8 @@ from planner.plan import Action
 from tests.distributed.equality import Case, build, plan_of
 from tests.distributed.odd_graphs import build_graph, build_set, odd_set, one_graph, random_edges
 from tests.workers.ops.largest_float import LargestFloat
-from workers.comm.mesh import Axis, Mesh
+from workers.comm.axis import Axis
+from workers.comm.mesh import Mesh
 from workers.data.graph import TEST, TRAIN, VALIDATION, GraphDataset
 from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.data_parallel import GraphDealer

@@ -7,15 +7,17 @@ import torch
 from torch import Tensor
 
 from planner.plan import QueueBudget
+from workers.comm.axis import Axis
 from workers.data.graph import TRAIN, Graph
 from workers.models.sampled import build_sampled_gnn
 from workers.mqgnn.engine import ReplicaStep, build_optimizer
-from workers.mqgnn.exchange import AllReduce, Communicator
+from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages
 from workers.mqgnn.seed_order import SeedOrder
 from workers.spec import SampledGNNSpec
 
+ALONE = Axis()
 CPU = torch.device("cpu")
 BUDGETS = (
     QueueBudget(name="sample", max_items=3, max_bytes=2**20),
@@ -38,24 +40,19 @@ class Settings:
     num_sampling_workers: int = 1
 
 
-def train_by_hand(
-    graph: Graph, settings: Settings, *, rank: int = 0, communicator: Communicator | None = None
-) -> tuple[dict[str, Tensor], list[float]]:
+def train_by_hand(graph: Graph, settings: Settings, *, axis: Axis = ALONE) -> tuple[dict[str, Tensor], list[float]]:
     """(weights at the end, loss of every step) of one replica."""
-    communicator = communicator or Communicator()
     torch.manual_seed(settings.seed)
     spec = SampledGNNSpec(name=settings.model, hidden_size=16, dropout=settings.dropout, fanouts=settings.fanouts)
     model = build_sampled_gnn(spec, num_features=graph.features.num_features, num_classes=int(graph.y.max()) + 1).to(
         settings.dtype
     )
-    order = SeedOrder(
-        np.flatnonzero(graph.split == TRAIN), settings.batch_size, settings.seed, world_size=communicator.world_size
-    )
+    order = SeedOrder(np.flatnonzero(graph.split == TRAIN), settings.batch_size, settings.seed, world_size=axis.size)
     stages = build_stages(
         graph,
         order=order,
         fanouts=settings.fanouts,
-        rank=rank,
+        rank=axis.index,
         device=CPU,
         dtype=settings.dtype,
         num_sampling_workers=settings.num_sampling_workers,
@@ -63,14 +60,13 @@ def train_by_hand(
     replica = ReplicaStep(
         model,
         optimizer=build_optimizer(model, learning_rate=0.01, weight_decay=5e-4),
-        exchange=AllReduce(model, communicator=communicator),
+        exchange=AllReduce(model, axis=axis),
         seed=settings.seed,
-        rank=rank,
     )
     losses = []
     pipeline = Pipeline(stages, budgets=BUDGETS, pipelined=settings.pipelined)
     with pipeline.run(order.tasks(0, settings.epochs * order.steps_per_epoch)) as batches:
         for batch in batches:
-            losses.append(replica.exchange(replica.compute(batch)))
+            losses.append(sum(replica.exchange(replica.compute(batch))))
             replica.update()
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}, losses

@@ -2,12 +2,14 @@ import numpy as np
 import pytest
 import torch
 
+from planner.cost import memory
 from tests.workers.mqgnn.graphs import clustered_graph
+from workers.comm.axis import Axis
 from workers.models.sampled import build_sampled_gnn
-from workers.mqgnn.evaluation import Evaluator
-from workers.mqgnn.exchange import Communicator
+from workers.mqgnn.evaluation import CHUNK_BYTES, Evaluator
 from workers.spec import SampledGNNSpec
 from workers.training.evaluation import count_correct
+from workers.training.memory import PeakMemory
 
 GRAPH = clustered_graph(300, degree=10)
 
@@ -19,9 +21,7 @@ def build(name: str, num_layers: int) -> torch.nn.Module:
 
 
 def evaluator(**settings) -> Evaluator:
-    return Evaluator(
-        GRAPH, rank=0, communicator=Communicator(), device=torch.device("cpu"), dtype=torch.float64, **settings
-    )
+    return Evaluator(GRAPH, axis=Axis(), device=torch.device("cpu"), dtype=torch.float64, **settings)
 
 
 @pytest.mark.parametrize("chunk_bytes", [64, 4096, 2**26])
@@ -44,6 +44,24 @@ def test_evaluating_twice_gives_the_same_counts_in_the_same_order_of_nodes():
     assert torch.equal(counting.count(model), counting.count(model))
 
 
+@pytest.mark.parametrize("name", ["graphsage", "gcn"])
+def test_evaluation_holds_two_hidden_matrices_and_a_few_chunks_at_most(name):
+    graph, hidden_size, chunk_bytes = clustered_graph(20_000), 512, 2**20  # so large that the allocator keeps none
+    spec = SampledGNNSpec(name=name, hidden_size=hidden_size, fanouts=(2, 2, 2))
+    model = build_sampled_gnn(spec, num_features=8, num_classes=3)
+    counting = Evaluator(graph, axis=Axis(), device=torch.device("cpu"), dtype=torch.float32, chunk_bytes=chunk_bytes)
+    meter = PeakMemory()
+    meter.start()
+    counting.count(model)
+    matrix_bytes = graph.num_nodes * hidden_size * 4
+    # what the module promises: two of them, five chunks of rows and one of edges; the rest is the allocator's
+    assert 1.9 * matrix_bytes < meter.peak_bytes() < 2 * matrix_bytes + 6 * chunk_bytes + 8 * 2**20
+
+
+def test_the_planner_prices_the_chunks_that_evaluation_takes():
+    assert memory.EVALUATION_CHUNK_BYTES == CHUNK_BYTES
+
+
 def test_a_small_chunk_size_bounds_the_rows_gathered_at_a_time():
     gathered = []
 
@@ -57,8 +75,7 @@ def test_a_small_chunk_size_bounds_the_rows_gathered_at_a_time():
     watched = type(GRAPH)(GRAPH.indptr, GRAPH.indices, Watching(), GRAPH.y, GRAPH.split)
     counting = Evaluator(
         watched,
-        rank=0,
-        communicator=Communicator(),
+        axis=Axis(),
         device=torch.device("cpu"),
         dtype=torch.float64,
         chunk_bytes=50 * 8 * 8,

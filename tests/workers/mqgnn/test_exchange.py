@@ -1,8 +1,9 @@
 import torch
 from torch import nn
 
-from workers.mqgnn import exchange
-from workers.mqgnn.exchange import AllReduce, Communicator
+from workers.comm import reduce
+from workers.comm.axis import Axis
+from workers.mqgnn.exchange import AllReduce
 
 
 class TwoHeads(nn.Module):
@@ -18,7 +19,7 @@ class TwoHeads(nn.Module):
 
 def test_alone_gradients_and_loss_stay_as_they_are():
     model = TwoHeads()
-    rule = AllReduce(model, communicator=Communicator())
+    rule = AllReduce(model, axis=Axis())
     rule.zero()
     loss = model(torch.ones(4, 3)).square().sum()
     expected = torch.autograd.grad(loss, model.used.weight, retain_graph=True)[0]
@@ -29,7 +30,7 @@ def test_alone_gradients_and_loss_stay_as_they_are():
 
 def test_zero_clears_what_backward_left():
     model = TwoHeads()
-    rule = AllReduce(model, communicator=Communicator())
+    rule = AllReduce(model, axis=Axis())
     model(torch.ones(4, 3)).sum().backward()
     rule.zero()
     assert not model.used.weight.grad.any()
@@ -37,7 +38,7 @@ def test_zero_clears_what_backward_left():
 
 def test_a_parameter_without_gradient_counts_as_zero():
     model = TwoHeads()
-    rule = AllReduce(model, communicator=Communicator())
+    rule = AllReduce(model, axis=Axis())
     rule.zero()
     model(torch.ones(4, 3)).sum().backward()
     rule.combine(torch.zeros(()))
@@ -45,9 +46,9 @@ def test_a_parameter_without_gradient_counts_as_zero():
 
 
 def test_parameters_larger_than_a_bucket_or_of_another_dtype_get_their_own(monkeypatch):
-    monkeypatch.setattr(exchange, "_BUCKET_BYTES", 32)
+    monkeypatch.setattr(reduce, "BUCKET_BYTES", 32)
     model = nn.ModuleList([nn.Linear(4, 4), nn.Linear(2, 2), nn.Linear(2, 2).double()])
-    rule = AllReduce(model, communicator=Communicator())
+    rule = AllReduce(model, axis=Axis())
     for number, parameter in enumerate(model.parameters()):
         parameter.grad.fill_(number)
     assert rule.combine(torch.tensor(7.0)) == 7.0
@@ -59,5 +60,5 @@ def test_parameters_larger_than_a_bucket_or_of_another_dtype_get_their_own(monke
 def test_frozen_parameters_travel_not():
     model = TwoHeads()
     model.unused.requires_grad_(False)
-    AllReduce(model, communicator=Communicator())
+    AllReduce(model, axis=Axis())
     assert model.unused.weight.grad is None

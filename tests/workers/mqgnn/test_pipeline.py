@@ -210,17 +210,34 @@ def test_a_failing_task_source_fails_the_first_stage():
         list(items)
 
 
-def test_a_pipelined_run_without_a_queue_budget_is_refused():
-    with pytest.raises(PlanInvalidError, match=r"missing for \['prepare'\], found \['sample'\]"):
+@pytest.mark.parametrize("found", [["sample"], ["sample", "prepare", "cook"], ["sample", "prepare", "sample"]])
+def test_a_pipelined_run_takes_one_queue_budget_per_stage_and_no_other(found):
+    with pytest.raises(PlanInvalidError, match=r"per stage, \['sample', 'prepare'\]; found \['sample'"):
         Pipeline(
             [stage("sample", add(1)), stage("prepare", add(1))],
-            budgets=[QueueBudget(name="sample", max_items=1, max_bytes=1)],
+            budgets=[QueueBudget(name=name, max_items=1, max_bytes=1) for name in found],
         )
+
+
+def test_a_thread_that_the_system_refuses_leaves_none_behind(monkeypatch):
+    before, start = threading.active_count(), threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "second-0":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with (
+        pytest.raises(RuntimeError, match="can't start new thread"),
+        pipeline(stage("first", add(1)), stage("second", add(1))).run([Item(1)]),
+    ):
+        pass
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("pipelined", [True, False])
 def test_stages_meter_their_work(pipelined):
     made = pipeline(stage("first", add(1), num_workers=2), pipelined=pipelined)
     values(made, 20)
-    assert made.meters["first"].num_items == 20
     assert made.meters["first"].busy_s > 0

@@ -28,19 +28,14 @@ def test_a_mini_batch_holds_the_features_of_its_nodes_and_the_labels_of_its_seed
 
 def test_a_mini_batch_counts_the_bytes_of_all_that_it_holds():
     batch = prepare(BatchTask(epoch=1, batch=0))
-    tensors = [batch.seeds, batch.node_ids, batch.x, batch.y, batch.indptr, batch.indices]
+    tensors = [batch.seeds, batch.node_ids, batch.degrees, batch.x, batch.y, batch.indptr, batch.indices]
     assert batch.nbytes == sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     assert prepare(BatchTask(epoch=1, batch=0), dtype=torch.float64).nbytes == batch.nbytes + batch.x.nbytes
 
 
-def test_edge_index_lists_real_edges_from_source_to_target_nearest_hop_first():
+def test_a_mini_batch_knows_how_many_neighbours_its_nodes_have_in_the_whole_graph():
     batch = prepare(BatchTask(epoch=1, batch=0))
-    sources, targets = batch.edge_index
-    assert batch.edge_index.shape[1] == sum(batch.num_sampled_edges_per_hop)
-    assert (targets.diff() >= 0).all()
-    assert int(targets[: batch.num_sampled_edges_per_hop[0]].max()) < 32
-    for source, target in zip(batch.node_ids[sources].tolist(), batch.node_ids[targets].tolist(), strict=True):
-        assert source in GRAPH.indices[GRAPH.indptr[target] : GRAPH.indptr[target + 1]]
+    assert batch.degrees.tolist() == np.diff(GRAPH.indptr)[batch.node_ids.numpy()].tolist()
 
 
 def test_epochs_sample_other_neighbours_of_the_same_seed():

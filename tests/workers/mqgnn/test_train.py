@@ -8,9 +8,12 @@ import torch
 
 from planner.errors import PlanInvalidError
 from planner.plan import MQGNNPlan, QueueBudget
+from tests.workers.mqgnn.graphs import graph_of_edges
+from workers.data.graph import GraphDataset
 from workers.data.paths import DataPaths
 from workers.errors import DatasetInvalidError, TrainingDivergedError
-from workers.mqgnn.train import train
+from workers.mqgnn.train import single_graph, train
+from workers.runtime import run_rank
 from workers.spec import DatasetSpec, SampledGNNSpec, TrainingSpec, TrainSpec
 from workers.training.export import load_exported
 from workers.training.folder import Folder
@@ -164,9 +167,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_step_and_rank(cache, tmp_pa
     (tmp_path / "own" / "edges.csv").write_text("source,target\n" + "".join(f"{n},{n + 1}\n" for n in range(9)))
     (tmp_path / "own" / "nodes.csv").write_text("id,label,x\n" + "".join(f"{n},{n % 2},3e38\n" for n in range(10)))
     before = threading.active_count()
-    with pytest.raises(
-        TrainingDivergedError, match=r"the loss is (nan|inf) at step 1 \(epoch 1\), the share of rank 0"
-    ):
+    with pytest.raises(TrainingDivergedError, match=r"the loss became (nan|inf) in step 1 on rank 0;"):
         run_all(cache, tmp_path / "job", dataset=DatasetSpec(path=str(tmp_path / "own")))
     assert threading.active_count() == before
     assert not (tmp_path / "job" / "checkpoints").exists()
@@ -177,13 +178,21 @@ def test_many_graphs_are_refused_with_what_to_do(cache, tmp_path):
         run_all(cache, tmp_path, dataset=DatasetSpec(name="sbm-graphs"))
 
 
-def test_a_plan_for_another_run_is_refused(cache, tmp_path):
-    with pytest.raises(PlanInvalidError, match="the plan is for 2 ranks and 2 layers, the run has 1 ranks"):
-        run_all(cache, tmp_path, plan={"world_size": 2})
+def test_a_plan_for_other_fanouts_is_refused(cache, tmp_path):
+    with pytest.raises(PlanInvalidError, match=r"the plan is for fanouts \(4, 2\), the spec asks for \(4, 3\)"):
+        run_all(cache, tmp_path, plan={"fanouts": (4, 2)})
+
+
+def test_a_set_without_training_nodes_is_refused():
+    graph = graph_of_edges([(0, 1)], num_nodes=3)
+    graph.split[:] = 2
+    dataset = GraphDataset(name="tests only", graphs=(graph,), num_features=3, num_classes=2, fingerprint="")
+    with pytest.raises(DatasetInvalidError, match="tests only has no node in its training split"):
+        single_graph(dataset)
 
 
 def test_the_number_of_threads_is_the_plans(cache, tmp_path):
-    run_all(cache, tmp_path, plan={"num_threads": 2}, epochs=1)
+    run_rank(make_run(cache, tmp_path, report=lambda report: None, plan={"num_threads": 2}, epochs=1))
     assert torch.get_num_threads() == 2
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from planner.profiles import ProbeRequest, UnitSize
+from tests.planner.made_up import cluster
 from tests.workers.probe.test_describe import dataset_of, transformer_spec
 from workers.ops.biased_attention import LocalExchange, biased_attention
 from workers.ops.row_layout import RowLayout, whole
@@ -18,7 +19,7 @@ DATASET = dataset_of(ring_graph())
 
 
 def measure(*sizes: UnitSize, threads: tuple[int, ...] = (1,), budget_s: float = 60.0, repeats: int = 1):
-    key = profile_key(describe_job(SPEC, DATASET), num_ranks=1, device_name="cpu")
+    key = profile_key(describe_job(SPEC, DATASET), cluster=cluster(), num_ranks=1)
     request = ProbeRequest(key=key, unit_sizes=sizes, threads=threads, budget_s=budget_s, repeats=repeats)
     return measure_units(request, spec=SPEC, dataset=DATASET, ranks=ALONE)
 

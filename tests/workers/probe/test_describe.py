@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from planner.profiles import SampledShape, TransformerShape
+from planner.cluster import ClusterSpec, NodeSpec
+from planner.profiles import ProfileKey, SampledShape, TransformerShape
+from tests.planner.made_up import cluster
 from workers.data.features import DenseFeatures
 from workers.data.graph import NO_SPLIT, TEST, TRAIN, Graph, GraphDataset
 from workers.errors import DatasetInvalidError
@@ -63,7 +66,7 @@ def test_a_sampled_job_counts_its_training_nodes_and_its_store():
     shape = describe_job(sampled_spec(fanouts=(4, 3)), dataset_of(graph))
     assert isinstance(shape, SampledShape)
     assert (shape.num_nodes, shape.num_edges, shape.num_train) == (64, 128, 54)
-    assert (shape.fanouts, shape.num_layers) == ((4, 3), 2)
+    assert (shape.fanouts, shape.num_layers, shape.largest_degree) == ((4, 3), 2, 2)
     # indptr, indices, labels, split, features
     assert shape.graph_bytes == graph_bytes(graph) == 65 * 8 + 128 * 4 + 64 * 8 + 64 + 64 * 8 * 4
 
@@ -77,14 +80,15 @@ def test_a_sampled_job_on_many_graphs_is_refused_by_name():
     "other",
     [
         transformer_spec(hidden_size=128),
-        transformer_spec(dropout=0.0, input_dropout=0.0),
+        transformer_spec(dropout=0.0),
+        transformer_spec(input_dropout=0.0),
         transformer_spec(training=TrainingSpec(dtype="float64")),
     ],
 )
 def test_a_job_that_computes_something_else_has_another_key(other):
     dataset = dataset_of(ring_graph())
     keys = {
-        profile_key(describe_job(spec, dataset), num_ranks=2, device_name="cpu").fingerprint
+        profile_key(describe_job(spec, dataset), cluster=cluster(), num_ranks=2).fingerprint
         for spec in (transformer_spec(), other)
     }
     assert len(keys) == 2
@@ -94,19 +98,68 @@ def test_a_job_that_only_trains_longer_shares_the_key():
     dataset = dataset_of(ring_graph())
     longer = transformer_spec(training=TrainingSpec(epochs=500, learning_rate=0.1))
     keys = {
-        profile_key(describe_job(spec, dataset), num_ranks=2, device_name="cpu").fingerprint
+        profile_key(describe_job(spec, dataset), cluster=cluster(), num_ranks=2).fingerprint
         for spec in (transformer_spec(), longer)
     }
     assert len(keys) == 1
 
 
-def test_ranks_device_and_software_are_part_of_the_key():
+def test_ranks_and_software_are_part_of_the_key():
     shape = describe_job(transformer_spec(), dataset_of(ring_graph()))
-    key = profile_key(shape, num_ranks=2, device_name="cpu")
-    changes = [{"num_ranks": 4}, {"device_name": "gpu"}, {"device_kind": "cuda"}, {"software": (("torch", "1.0"),)}]
-    prints = {key.fingerprint, *(key.model_copy(update=change).fingerprint for change in changes)}
-    assert len(prints) == 5
+    key = profile_key(shape, cluster=cluster(), num_ranks=2)
+    other = key.model_copy(update={"software": (("torch", "1.0"),)})
+    prints = {entry.fingerprint for entry in (key, other, profile_key(shape, cluster=cluster(), num_ranks=4))}
+    assert len(prints) == 3
     assert dict(key.software)["torch"].startswith("2.")
+
+
+NODE = NodeSpec(
+    node_id="a", address="10.0.0.1", num_cpus=8, num_gpus=2, physical_cores=8, device_name="H200", cpu_name="EPYC"
+)
+
+
+def key_on(*nodes: NodeSpec, **asked: float) -> ProfileKey:
+    shape = describe_job(transformer_spec(), dataset_of(ring_graph()))
+    return profile_key(shape, cluster=ClusterSpec(nodes=nodes), num_ranks=2, **asked)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        key_on(NODE, cpus_per_rank=2),
+        key_on(NODE.model_copy(update={"physical_cores": 4})),
+        key_on(NODE.model_copy(update={"cpu_name": "Xeon"})),
+        key_on(NODE, gpus_per_rank=1),
+        key_on(NODE, NODE, cpus_per_rank=8),
+    ],
+    ids=["cpus", "cores", "cpu_name", "gpus", "two_nodes"],
+)
+def test_ranks_that_lie_elsewhere_have_another_key(other):
+    assert other.fingerprint != key_on(NODE).fingerprint
+
+
+def test_the_processor_that_feeds_a_gpu_is_part_of_the_key():
+    key, other = (key_on(NODE.model_copy(update={"cpu_name": name}), gpus_per_rank=1) for name in ("EPYC", "Xeon"))
+    assert (key.device_name, key.cpu_name, key.device_kind) == ("H200", "EPYC", "cuda")
+    assert key.fingerprint != other.fingerprint
+
+
+def test_ranks_on_different_nodes_are_told_from_neighbours():
+    assert key_on(NODE).ranks_per_node == (2,)
+    apart = key_on(NODE, NODE, cpus_per_rank=8)
+    assert apart.ranks_per_node == (1, 1)
+    assert key_on(NODE, cpus_per_rank=8).ranks_per_node == (1,)
+
+
+def test_nodes_that_cannot_hold_a_rank_do_not_change_the_key():
+    small = NodeSpec(node_id="b", address="10.0.0.2", num_cpus=1, cpu_name="small")
+    assert key_on(NODE, small, cpus_per_rank=2) == key_on(NODE, cpus_per_rank=2)
+
+
+def test_a_sampled_job_has_a_key_for_each_graph_of_equal_size():
+    first, second = (replace(dataset_of(ring_graph()), fingerprint=name) for name in ("one", "two"))
+    keys = {profile_key(describe_job(sampled_spec(), data), cluster=cluster(), num_ranks=2) for data in (first, second)}
+    assert len({key.fingerprint for key in keys}) == 2
 
 
 def test_describing_a_job_imports_no_tensor_library():

@@ -39,7 +39,7 @@ def meeting():
 def probe(rank: int, world_size: int, kind: str, meeting: Meeting) -> Profile:
     dataset = dataset_of(ring_graph())
     shape = describe_job(SPECS[kind], dataset)
-    key = profile_key(shape, num_ranks=world_size, device_name="cpu")
+    key = profile_key(shape, cluster=cluster(), num_ranks=world_size)
     request = probes_for(shape, key=key, cluster=cluster()).model_copy(update={"budget_s": 0.5})
     group = join(rank, world_size, meeting)
     return run_probe(request, spec=SPECS[kind], dataset=dataset, rank=rank, world_size=world_size, group=group)
@@ -65,6 +65,7 @@ def test_both_operations_are_timed_at_every_payload(pool, meeting):
     payloads = {(link.operation, link.num_bytes) for link in profile.links}
     assert {("all_reduce", 4096), ("p2p", 4096), ("all_reduce", 2**20), ("p2p", 2**20)} <= payloads
     assert all(link.seconds > 0 and link.world_size == 2 for link in profile.links)
+    assert ("all_reduce", profile.parameter_bytes) in payloads  # what a step really sums
 
 
 def test_the_exchange_of_gradients_is_timed_between_replicas(pool, meeting):

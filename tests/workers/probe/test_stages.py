@@ -1,25 +1,36 @@
 """The stages of the sampled pipeline are timed as training runs them."""
 
+import numpy as np
 import pytest
 import torch
 
-from planner.cost.memory import EVALUATION_CHUNK_BYTES
+from planner.cost.memory import EVALUATION_CHUNK_BYTES, layerwise_evaluation_bytes
 from planner.profiles import ProbeRequest
+from tests.planner.made_up import cluster
 from tests.workers.probe.test_describe import dataset_of, sampled_spec
+from workers.comm.axis import Axis
+from workers.data.features import DenseFeatures
+from workers.data.graph import TRAIN, Graph
+from workers.models.registry import build_model
 from workers.mqgnn import evaluation
+from workers.mqgnn.evaluation import Evaluator
+from workers.probe import stages
 from workers.probe.describe import describe_job, profile_key
+from workers.probe.memory import measure_peak_bytes
 from workers.probe.ranks import Ranks
 from workers.probe.stages import measure_stages
 from workers.probe.toy_graph import ring_graph
+from workers.spec import SampledGNNSpec
 
-ALONE = Ranks(0, world_size=1, group=None, device=torch.device("cpu"))
+CPU = torch.device("cpu")
+ALONE = Ranks(0, world_size=1, group=None, device=CPU)
 SPEC = sampled_spec(hidden_size=8, fanouts=(2, 2))
 
 
 @pytest.fixture(scope="module")
 def samples():
     dataset = dataset_of(ring_graph())
-    key = profile_key(describe_job(SPEC, dataset), num_ranks=1, device_name="cpu")
+    key = profile_key(describe_job(SPEC, dataset), cluster=cluster(), num_ranks=1)
     request = ProbeRequest(key=key, stage_batch_sizes=(32, 8), threads=(1, 2), budget_s=0.1)
     before = torch.get_num_threads()
     found = measure_stages(request, spec=SPEC, dataset=dataset, ranks=ALONE)
@@ -51,5 +62,46 @@ def test_times_are_positive_and_ordered(samples):
     assert all(sample.p95_s > 0 for sample in samples)
 
 
+def test_the_largest_of_eight_mini_batches_is_told(monkeypatch):
+    dataset = dataset_of(ring_graph())
+    key = profile_key(describe_job(SPEC, dataset), cluster=cluster(), num_ranks=1)
+    request = ProbeRequest(key=key, stage_batch_sizes=(32,), budget_s=0.01)
+    weighed = []  # sample, prepare, compute, exchange, update, and again; each seems to take one byte more
+    monkeypatch.setattr(stages, "measure_peak_bytes", lambda work, *, device: weighed.append(work()) or len(weighed))
+    found = measure_stages(request, spec=SPEC, dataset=dataset, ranks=ALONE)
+    assert [sample.peak_bytes for sample in found if sample.stage == "sample"] == [7 * 5 + 1]
+
+
+def star_graph(num_nodes: int) -> Graph:
+    """Everybody points to everybody's neighbour on a ring, and all but node 0 to node 0: a hub of all nodes."""
+    nodes = np.arange(1, num_nodes)
+    return Graph(
+        indptr=np.concatenate(([0], num_nodes - 1 + np.arange(num_nodes))),
+        indices=np.concatenate((nodes, np.roll(nodes, 1))).astype(np.int32),
+        features=DenseFeatures(np.ones((num_nodes, 16), dtype=np.float32)),
+        y=np.arange(num_nodes) % 2,
+        split=np.full(num_nodes, TRAIN, dtype=np.int8),
+    )
+
+
+@pytest.mark.parametrize(("hidden_size", "num_layers"), [(256, 3), (512, 2)])
+def test_the_planner_knows_what_an_evaluation_holds(hidden_size, num_layers):
+    graph = star_graph(40_000)
+    spec = SampledGNNSpec(name="graphsage", hidden_size=hidden_size, fanouts=(5,) * num_layers)
+    model = build_model(spec, num_features=16, num_classes=2)
+    evaluator = Evaluator(graph, axis=Axis(), device=CPU, dtype=torch.float32)
+    Evaluator(star_graph(8), axis=Axis(), device=CPU, dtype=torch.float32).count(model)
+    peak = measure_peak_bytes(lambda: evaluator.count(model), device=CPU)
+    promised = layerwise_evaluation_bytes(
+        num_nodes=graph.num_nodes,
+        largest_degree=graph.num_nodes - 1,
+        num_layers=num_layers,
+        width=hidden_size,
+        hidden_size=hidden_size,
+        element_bytes=4,
+    )
+    assert 0.3 * promised < peak <= promised
+
+
 def test_the_planner_knows_the_chunk_of_evaluation():
-    assert evaluation._CHUNK_BYTES == EVALUATION_CHUNK_BYTES
+    assert evaluation.CHUNK_BYTES == EVALUATION_CHUNK_BYTES

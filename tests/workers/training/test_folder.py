@@ -28,6 +28,16 @@ def test_a_failed_write_leaves_the_old_bytes_and_no_temporary(tmp_path: Path, mo
     assert os.listdir(tmp_path) == ["model"]
 
 
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_the_umask_decides_who_may_read(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        Folder(tmp_path).write("model", b"new")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model").stat().st_mode & 0o777 == mode
+
+
 def test_an_absent_file_has_no_size(tmp_path: Path) -> None:
     assert Folder(tmp_path).size("nothing") is None
 

@@ -1,7 +1,11 @@
 """The meter sees what a region allocates."""
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from workers.training import memory
 from workers.training.memory import PeakMemory
 
 
@@ -19,3 +23,12 @@ def test_starting_again_forgets_the_old_peak() -> None:
     del block
     meter.start()
     assert meter.peak_bytes() <= 16 << 20
+
+
+def test_where_the_mark_cannot_be_reset_the_peak_is_never_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_CLEAR", Path("/proc/self/no-such-file"))
+    meter = PeakMemory()
+    meter.start()
+    block = np.ones(64 << 20, dtype=np.uint8)
+    del block
+    assert meter.peak_bytes() >= 60 << 20

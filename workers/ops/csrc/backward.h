@@ -195,7 +195,7 @@ inline void back_unit(Shared& shared, const Unit& unit, const BackwardScratch<T>
                 for (int64_t j = 0; j < block_keys; j += Scratch::tile_keys) {
                     int64_t keys = smaller(Scratch::tile_keys, block_keys - j);
                     int64_t key = h * Scratch::block_keys + j;
-                    in_runs<VECTORS>(row_vectors, [&]<int I>(int64_t i) __attribute__((always_inline)) {
+                    in_runs<VECTORS, 1>(row_vectors, [&]<int I>(int64_t i) __attribute__((always_inline)) {
                         int64_t lane = i * WIDTH<T>;
                         BackwardTile<T> tile{
                             .q = at.q + row * at.size + lane,
@@ -211,7 +211,7 @@ inline void back_unit(Shared& shared, const Unit& unit, const BackwardScratch<T>
                             .keys = keys,
                             .dropout = {at.row_bits + row, call.column_bits + block + j, int32_t(call.threshold)},
                         };
-                        in_runs<3>(keys, [&]<int J>(int64_t first) __attribute__((always_inline)) {
+                        in_runs<3, 1>(keys, [&]<int J>(int64_t first) __attribute__((always_inline)) {
                             score_back<T, J, I, Bias, has_dropout>(tile, bias, first, lane);
                         });
                         add_over_keys<T, I, false>(at.grad_q + row * at.size + lane, nullptr, tile.k, tile.grad_scores,

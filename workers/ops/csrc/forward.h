@@ -95,7 +95,7 @@ inline void attend(const ForwardTile<T>& tile, const Bias& bias, int64_t first_r
     Vector<T> top[I], total[I];
     GRAPHMILL_UNROLL
     for (int i = 0; i < I; ++i) top[i] = load(tile.top + i * WIDTH<T>);
-    in_runs<6>(tile.keys, [&]<int J>(int64_t j) __attribute__((always_inline)) { score<T, J, I>(tile, bias, j, top); });
+    in_runs<6, 1>(tile.keys, [&]<int J>(int64_t j) __attribute__((always_inline)) { score<T, J, I>(tile, bias, j, top); });
     GRAPHMILL_UNROLL
     for (int i = 0; i < I; ++i) {
         store(tile.decay + i * WIDTH<T>, exp2(load(tile.top + i * WIDTH<T>) - top[i]));
@@ -123,7 +123,7 @@ inline void attend(const ForwardTile<T>& tile, const Bias& bias, int64_t first_r
 template <class T, class Bias, bool has_dropout>
 inline void attend_tile(ForwardTile<T> tile, const T* table, int64_t rows) {
     Bias bias(table);
-    in_runs<VECTORS>((rows + WIDTH<T> - 1) / WIDTH<T>, [&]<int I>(int64_t i) __attribute__((always_inline)) {
+    in_runs<VECTORS, 1>((rows + WIDTH<T> - 1) / WIDTH<T>, [&]<int I>(int64_t i) __attribute__((always_inline)) {
         ForwardTile<T> part = tile;
         for (T** at : {&part.q, &part.out, &part.top, &part.total, &part.decay, &part.weights}) *at += i * WIDTH<T>;
         part.buckets += i * WIDTH<T>;

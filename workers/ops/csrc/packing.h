@@ -118,16 +118,16 @@ inline void pack_table(T* to, const Call& call, int64_t head) {
     for (int64_t b = 0; b < MAX_BUCKETS; ++b) to[b] = b < call.num_buckets ? table[b] * T(LOG2_E) : T(0);
 }
 
+typedef uint8_t Bytes __attribute__((vector_size(16), may_alias));
+
 // Bytes of a 16 x 16 square, transposed: four rounds, each of which moves one bit of the row's number behind the bits of
 // the column's.
 inline void transpose_square(uint8_t* to, int64_t to_pitch, const uint8_t* from, int64_t from_pitch) {
-    typedef uint8_t Bytes __attribute__((vector_size(16)));
-    typedef uint8_t Loose __attribute__((vector_size(16), aligned(1), may_alias));
     constexpr Bytes low{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
     constexpr Bytes high{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     Bytes x[16], y[16];
     GRAPHMILL_UNROLL
-    for (int i = 0; i < 16; ++i) x[i] = *reinterpret_cast<const Loose*>(from + i * from_pitch);
+    for (int i = 0; i < 16; ++i) x[i] = *reinterpret_cast<const Bytes*>(from + i * from_pitch);
     GRAPHMILL_UNROLL
     for (int round = 0; round < 4; ++round) {
         GRAPHMILL_UNROLL
@@ -139,7 +139,7 @@ inline void transpose_square(uint8_t* to, int64_t to_pitch, const uint8_t* from,
         for (int i = 0; i < 16; ++i) x[i] = y[i];
     }
     GRAPHMILL_UNROLL
-    for (int i = 0; i < 16; ++i) *reinterpret_cast<Loose*>(to + i * to_pitch) = x[i];
+    for (int i = 0; i < 16; ++i) *reinterpret_cast<Bytes*>(to + i * to_pitch) = x[i];
 }
 
 // to[j][i] = buckets[i][j] for i < rows, j < keys, and 0 up to TILE_ROWS; keys are padded to a multiple of 16. Returns the
@@ -147,23 +147,27 @@ inline void transpose_square(uint8_t* to, int64_t to_pitch, const uint8_t* from,
 // apart, where a cache holds few of them at a time.
 inline int64_t pack_buckets(uint8_t* to, uint8_t* staged, int64_t staged_pitch, const uint8_t* buckets, int64_t stride,
                             int64_t rows, int64_t keys) {
-    uint8_t largest = 0;
-    for (int64_t i = 0; i < TILE_ROWS; ++i) {
+    Bytes largest = {};
+    int64_t whole = keys / 16 * 16;
+    for (int64_t i = 0; i < rows; ++i) {
+        const uint8_t* from = buckets + i * stride;
         uint8_t* row = staged + i * staged_pitch;
-        int64_t count = i < rows ? keys : 0;
-        for (int64_t j = 0; j < count; ++j) {
-            uint8_t bucket = buckets[i * stride + j];
-            row[j] = bucket;
-            largest = largest > bucket ? largest : bucket;
+        for (int64_t j = 0; j < keys; j += 16) {
+            Bytes x = {};
+            __builtin_memcpy(&x, from + j, j < whole ? 16 : keys - whole);
+            *reinterpret_cast<Bytes*>(row + j) = x;
+            largest = larger(largest, x);
         }
-        for (int64_t j = count; j < (keys + 15) / 16 * 16; ++j) row[j] = 0;
     }
+    __builtin_memset(staged + rows * staged_pitch, 0, (TILE_ROWS - rows) * staged_pitch);
     for (int64_t j = 0; j < keys; j += 16) {
         for (int64_t i = 0; i < TILE_ROWS; i += 16) {
             transpose_square(to + j * TILE_ROWS + i, TILE_ROWS, staged + i * staged_pitch + j, staged_pitch);
         }
     }
-    return largest;
+    uint8_t most = 0;
+    for (int i = 0; i < 16; ++i) most = largest[i] > most ? largest[i] : most;
+    return most;
 }
 
 // While head h of tile t works on one block of keys: asks for a share of what comes next, the buckets of the next tile and

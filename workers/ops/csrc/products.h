@@ -15,12 +15,12 @@ constexpr int VECTORS = 2;
 constexpr int SUMS = 12;
 #endif
 
-// Calls body<run>(first) for runs that cover `count`: as many of `longest` as there are, then shorter ones.
-template <int longest, class Body>
+// Calls body<run>(first) for runs that cover `count`: as many of the longest as there are, then shorter ones, down to 1.
+template <int run, int... shorter, class Body>
 __attribute__((always_inline)) inline void in_runs(int64_t count, Body body, int64_t first = 0) {
-    for (; count - first >= longest; first += longest) body.template operator()<longest>(first);
-    if constexpr (longest > 1) {
-        if (first < count) in_runs<longest / 2>(count, body, first);
+    for (; count - first >= run; first += run) body.template operator()<run>(first);
+    if constexpr (run > 1) {
+        if (first < count) in_runs<shorter...>(count, body, first);
     }
 }
 
@@ -38,7 +38,7 @@ __attribute__((always_inline)) inline void over_size(int64_t size, Body body) {
 // sums[c][i] = decay[i] * sums[c][i] + sum over j of keys[j][c] * tile[j][i], for I vectors of rows i.
 template <class T, int I, bool has_decay>
 inline void add_over_keys(T* sums, const T* decay, const T* keys, const T* tile, int64_t num_keys, int64_t size) {
-    in_runs<4>(size, [&]<int C>(int64_t c) __attribute__((always_inline)) {
+    in_runs<6, 4, 1>(size, [&]<int C>(int64_t c) __attribute__((always_inline)) {
         Vector<T> sum[C][I] = {};
         for (int64_t j = 0; j < num_keys; ++j) {
             Vector<T> weights[I];
@@ -71,8 +71,8 @@ inline void add_over_keys(T* sums, const T* decay, const T* keys, const T* tile,
 template <class T>
 inline void add_over_rows(T* sums, const T* pairs, const T* rows, int64_t num_keys, int64_t num_rows, int64_t vectors) {
     int64_t pitch = vectors * WIDTH<T>;
-    in_runs<2>(vectors, [&]<int C>(int64_t c) __attribute__((always_inline)) {
-        in_runs<SUMS / C>(num_keys, [&]<int J>(int64_t j) __attribute__((always_inline)) {
+    in_runs<2, 1>(vectors, [&]<int C>(int64_t c) __attribute__((always_inline)) {
+        in_runs<SUMS / C, 4, 1>(num_keys, [&]<int J>(int64_t j) __attribute__((always_inline)) {
             Vector<T> sum[J][C];
             T* to = sums + j * pitch + c * WIDTH<T>;
             GRAPHMILL_UNROLL
@@ -80,13 +80,16 @@ inline void add_over_rows(T* sums, const T* pairs, const T* rows, int64_t num_ke
                 GRAPHMILL_UNROLL
                 for (int i = 0; i < C; ++i) sum[r][i] = load(to + r * pitch + i * WIDTH<T>);
             }
-            for (int64_t row = 0; row < num_rows; ++row) {
+            const T* pair_of = pairs + j * TILE_ROWS * 2;
+            const T* numbers_of = rows + c * WIDTH<T>;
+            for (int64_t row = 0; row < num_rows; ++row, pair_of += 2, numbers_of += pitch) {
+                asm("" : "+r"(pair_of));  // else GCC keeps a register for each of the J offsets, and runs out of them
                 Vector<T> numbers[C];
                 GRAPHMILL_UNROLL
-                for (int i = 0; i < C; ++i) numbers[i] = pinned(load(rows + row * pitch + (c + i) * WIDTH<T>));
+                for (int i = 0; i < C; ++i) numbers[i] = pinned(load(numbers_of + i * WIDTH<T>));
                 GRAPHMILL_UNROLL
                 for (int r = 0; r < J; ++r) {
-                    Vector<T> pair = pinned(broadcast_pair(pairs + ((j + r) * TILE_ROWS + row) * 2));
+                    Vector<T> pair = pinned(broadcast_pair(pair_of + r * TILE_ROWS * 2));
                     GRAPHMILL_UNROLL
                     for (int i = 0; i < C; ++i) sum[r][i] += numbers[i] * pair;
                 }

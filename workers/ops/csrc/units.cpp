@@ -17,7 +17,7 @@ Cut cut_of(const Call& call) {
     int64_t groups = (call.num_heads + GROUP_HEADS - 1) / GROUP_HEADS;
     int64_t tiles = (call.num_rows + TILE_ROWS - 1) / TILE_ROWS;
     // A longer chunk pays less for packing the keys, more chunks feed more threads.
-    int64_t chunk_tiles = std::clamp<int64_t>(tiles * groups / 16, 2, 4);
+    int64_t chunk_tiles = std::clamp<int64_t>(tiles * groups / 8, 2, 8);
     int64_t chunks = (tiles + chunk_tiles - 1) / chunk_tiles;
     return {groups, chunks, (tiles + chunks - 1) / chunks * TILE_ROWS};
 }

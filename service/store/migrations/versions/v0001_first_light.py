@@ -31,12 +31,6 @@ def upgrade() -> None:
     )
 
 
-def downgrade() -> None:
-    """Drop all tables."""
-    for table in ("leases", "profiles", "metrics", "events", "transitions", "jobs"):
-        op.drop_table(table)
-
-
 def _make_jobs() -> None:
     op.create_table(
         "jobs",

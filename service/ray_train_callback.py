@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ray.util.state import list_actors
 
 from service.failures import RankPlace
 from service.run_recorder import RunRecorder
-from service.settings import Settings
+from service.settings import load_settings
 from service.store.engine import open_store
 from workers.ray_loop import crash_file_name
 
@@ -31,29 +32,28 @@ class JobCallback(UserCallback):  # type: ignore[misc]  # Ray has no types here
     def __init__(self, job_id: str, *, max_restarts: int) -> None:
         self._job_id = job_id
         self._max_restarts = max_restarts
-        self._recorder: RunRecorder | None = None
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
         """All ranks have reported; ``metrics[rank]`` is what ``workers.ray_loop`` sent."""
-        self._opened().reported(metrics)
+        self._recorder.reported(metrics)
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Ranks failed. Raises ``RunFailedError`` to end the run at once; otherwise Ray restarts the group."""
-        self._opened().failed(worker_exceptions)
+        self._recorder.failed(worker_exceptions)
 
-    def _opened(self) -> RunRecorder:
-        if self._recorder is None:
-            _print_our_log()
-            settings = Settings()
-            logs = settings.job_dir(self._job_id) / "logs"
-            self._recorder = RunRecorder(
-                self._job_id,
-                store=open_store(settings.database_url),
-                max_restarts=self._max_restarts,
-                find_deaths=find_deaths,
-                find_trace=lambda rank: read_trace(logs, rank),
-            )
-        return self._recorder
+    @cached_property
+    def _recorder(self) -> RunRecorder:
+        """Made where it is used: the callback is pickled on its way to the controller, the recorder is not."""
+        _print_our_log()
+        settings = load_settings()
+        logs = settings.job_dir(self._job_id) / "logs"
+        return RunRecorder(
+            self._job_id,
+            open_store=lambda: open_store(settings.database_url),
+            max_restarts=self._max_restarts,
+            find_deaths=find_deaths,
+            find_trace=lambda rank: read_trace(logs, rank),
+        )
 
 
 def _print_our_log() -> None:
