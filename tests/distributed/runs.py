@@ -1,4 +1,4 @@
-"""Whole runs through ``train`` on the ranks of a pool, with everything they reported."""
+"""Whole runs through ``run_rank`` on the ranks of a pool, with everything they reported."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 from tests.distributed.equality import Case, plan_of
 from tests.distributed.odd_graphs import odd_set
 from workers.data.paths import DataPaths
-from workers.megagraph.train import train
+from workers.runtime import run_rank
 from workers.spec import DatasetSpec, GraphormerSpec, TrainingSpec, TrainSpec
 from workers.training.folder import Folder
 from workers.training.run import RankRun, Report
@@ -61,7 +61,7 @@ def run_train(
         if said.step == stop_after_step:
             raise StoppedError(f"planted after step {said.step}")
 
-    result = train(
+    result = run_rank(
         RankRun(
             spec=spec,
             plan=plan_of(case).model_copy(update={"report_every_steps": report_every_steps}),

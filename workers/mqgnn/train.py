@@ -3,8 +3,10 @@
     tasks ─▶ sample ─▶ prepare ─▶ (transfer) ─▶ compute ─▶ exchange ─▶ update ─▶ evaluate, checkpoint, report
     └ threads with bounded queues, or in a row ┘ └───────────────────── this thread ──────────────────────┘
 
-All random numbers are functions of (seed, epoch, batch, …), so a resumed run continues as if it had never stopped, and
-pipelined and serial runs give the same weights bit for bit.
+All random numbers are functions of (seed, epoch, batch, node, …), so a resumed run continues as if it had never
+stopped, and pipelined and serial runs give the same weights bit for bit. Replicas equal one process over the same
+global batches, dropout included, where all fanouts are equal; with others a replica may meet a node at another hop than
+one process does, and then samples it with another fanout. Sampling a node anew at each hop would lift that.
 """
 
 import torch

@@ -43,12 +43,13 @@ def run_probe(
     request's key says so, else the CPU.
     """
     started = time.perf_counter()
-    device, parameter_bytes = _device(request), _parameter_bytes(spec, dataset)
+    device = _device(request)
     ranks = Ranks(rank, world_size=world_size, group=group, device=device)
     rehearse, measure = _answers(spec.kind)
     gc.collect()  # what a fresh process imported; cycles that die later would blur the meters of memory
     with _threads(request.threads[0]):
         (base_bytes,) = ranks.largest([measure_peak_bytes(lambda: rehearse(spec, ranks=ranks), device=device)])
+        parameter_bytes = _parameter_bytes(spec, dataset)  # no model before: the first one brings libraries along
         links = measure_links(_payloads(request, parameter_bytes), ranks=ranks, repeats=_LINK_REPEATS)
         samples = measure(request, spec=spec, dataset=dataset, ranks=ranks)
     return Profile(

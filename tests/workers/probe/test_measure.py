@@ -12,6 +12,7 @@ from planner.profiles import Profile
 from tests.kit.gloo_pool import GlooPool
 from tests.planner.made_up import cluster
 from tests.workers.probe.test_describe import dataset_of, sampled_spec, transformer_spec
+from workers.probe import measure
 from workers.probe.describe import describe_job, profile_key
 from workers.probe.measure import run_probe
 from workers.probe.ranks import Meeting, Ranks, open_group
@@ -77,6 +78,15 @@ def test_one_rank_needs_no_group():
     profile = probe(0, 1, "megagraph", Meeting(host="nowhere", port=1))
     assert profile.links == ()
     assert {unit.unit for unit in profile.units} == {"embedding", "block", "head", "optimizer"}
+
+
+def test_what_the_first_model_brings_along_is_part_of_the_base(monkeypatch):
+    order = []
+    build = measure.build_model
+    monkeypatch.setattr(measure, "measure_peak_bytes", lambda work, *, device: order.append("base") or len(order))
+    monkeypatch.setattr(measure, "build_model", lambda *args, **sizes: order.append("model") or build(*args, **sizes))
+    probe(0, 1, "megagraph", Meeting(host="nowhere", port=1))
+    assert order == ["base", "model"]
 
 
 def test_threads_are_put_back():

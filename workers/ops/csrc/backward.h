@@ -214,11 +214,14 @@ inline void back_unit(Shared& shared, const Unit& unit, const BackwardScratch<T>
                         in_runs<3, 1>(keys, [&]<int J>(int64_t first) __attribute__((always_inline)) {
                             score_back<T, J, I, Bias, has_dropout>(tile, bias, first, lane);
                         });
-                        add_over_keys<T, I, false>(at.grad_q + row * at.size + lane, nullptr, tile.k, tile.grad_scores,
-                                                   keys, at.size);
                     });
                     add_over_rows<T>(at.grad_kv + key * pitch, at.pairs, at.rows + row * pitch, keys, rows, at.vectors);
                 }
+                in_runs<VECTORS, 1>(row_vectors, [&]<int I>(int64_t i) __attribute__((always_inline)) {
+                    int64_t lane = i * WIDTH<T>, key = h * Scratch::block_keys;
+                    add_over_keys<T, I, false>(at.grad_q + row * at.size + lane, nullptr, at.k + key * at.size,
+                                               at.grad_scores + key * TILE_ROWS + lane, block_keys, at.size);
+                });
             }
             add_by_bucket<T>(at.sums, at.grad_scores, Scratch::block_keys * TILE_ROWS, at.buckets, block_keys,
                              row_vectors);

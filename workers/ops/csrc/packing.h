@@ -119,6 +119,7 @@ inline void pack_table(T* to, const Call& call, int64_t head) {
 }
 
 typedef uint8_t Bytes __attribute__((vector_size(16), may_alias));
+typedef uint8_t Loose __attribute__((vector_size(16), aligned(1), may_alias));
 
 // Bytes of a 16 x 16 square, transposed: four rounds, each of which moves one bit of the row's number behind the bits of
 // the column's.
@@ -152,10 +153,15 @@ inline int64_t pack_buckets(uint8_t* to, uint8_t* staged, int64_t staged_pitch, 
     for (int64_t i = 0; i < rows; ++i) {
         const uint8_t* from = buckets + i * stride;
         uint8_t* row = staged + i * staged_pitch;
-        for (int64_t j = 0; j < keys; j += 16) {
-            Bytes x = {};
-            __builtin_memcpy(&x, from + j, j < whole ? 16 : keys - whole);
+        for (int64_t j = 0; j < whole; j += 16) {
+            Bytes x = *reinterpret_cast<const Loose*>(from + j);
             *reinterpret_cast<Bytes*>(row + j) = x;
+            largest = larger(largest, x);
+        }
+        if (whole < keys) {
+            Bytes x = {};
+            __builtin_memcpy(&x, from + whole, keys - whole);
+            *reinterpret_cast<Bytes*>(row + whole) = x;
             largest = larger(largest, x);
         }
     }

@@ -38,7 +38,7 @@ __attribute__((always_inline)) inline void over_size(int64_t size, Body body) {
 // sums[c][i] = decay[i] * sums[c][i] + sum over j of keys[j][c] * tile[j][i], for I vectors of rows i.
 template <class T, int I, bool has_decay>
 inline void add_over_keys(T* sums, const T* decay, const T* keys, const T* tile, int64_t num_keys, int64_t size) {
-    in_runs<6, 4, 1>(size, [&]<int C>(int64_t c) __attribute__((always_inline)) {
+    in_runs<4, 1>(size, [&]<int C>(int64_t c) __attribute__((always_inline)) {
         Vector<T> sum[C][I] = {};
         for (int64_t j = 0; j < num_keys; ++j) {
             Vector<T> weights[I];

@@ -1,0 +1,36 @@
+"""A rank of the probe, as the plain class that it is before a cluster makes an actor of it."""
+
+from pathlib import Path
+
+import pytest
+
+from planner.planner import probes_for
+from tests.planner.made_up import cluster
+from tests.workers.probe.test_describe import transformer_spec
+from workers.data.datasets import load_dataset
+from workers.data.paths import DataPaths
+from workers.errors import DatasetNotFoundError
+from workers.probe import actor
+from workers.probe.actor import ProbeActor
+from workers.probe.describe import describe_job, profile_key
+from workers.probe.ranks import Meeting
+from workers.spec import DatasetSpec
+
+SPEC = transformer_spec(hidden_size=16, num_heads=2)
+
+
+def test_the_data_set_is_opened_before_the_clock_of_the_measurement_starts(tmp_path: Path, monkeypatch) -> None:
+    data = DataPaths(root=None, cache=tmp_path)
+    shape = describe_job(SPEC, load_dataset(SPEC.dataset, paths=data))
+    key = profile_key(shape, cluster=cluster(), num_ranks=1)
+    request = probes_for(shape, key=key, cluster=cluster()).model_copy(update={"budget_s": 0.1})
+    rank = ProbeActor(0, 1)
+    rank.prepare(SPEC, data=data)
+    monkeypatch.setattr(actor, "load_dataset", None)  # no more of it
+    assert rank.measure(request, meeting=Meeting(host="nowhere", port=1)).units
+
+
+def test_a_data_set_that_is_not_there_is_told_before_anybody_waits(tmp_path: Path) -> None:
+    missing = SPEC.model_copy(update={"dataset": DatasetSpec(path=str(tmp_path / "absent"))})
+    with pytest.raises(DatasetNotFoundError):
+        ProbeActor(0, 1).prepare(missing, data=DataPaths(root=None, cache=tmp_path))
