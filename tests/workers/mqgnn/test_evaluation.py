@@ -54,7 +54,7 @@ def test_evaluation_holds_two_hidden_matrices_and_a_few_chunks_at_most(name):
     meter.start()
     counting.count(model)
     matrix_bytes = graph.num_nodes * hidden_size * 4
-    # what the module promises: two of them, five chunks of rows and one of edges; the rest is the allocator's, which may
+    # what the module promises: two of them, five chunks of rows and one of edges; the rest is the allocator's, who may
     # also place one of the matrices into memory that an earlier test gave back
     assert 0.9 * matrix_bytes < meter.peak_bytes() < 2 * matrix_bytes + 6 * chunk_bytes + 8 * 2**20
 
