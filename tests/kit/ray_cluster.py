@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from service.cluster_record import ClusterInfo
@@ -124,7 +125,10 @@ class LiveCluster:
         """Commands of processes that were not there at rest; Ray keeps a few idle workers and its own actors."""
         names = []
         for process in members_of(self.info.head, mark=self.info.mark):
-            command = " ".join(process.cmdline()).strip()
+            try:
+                command = " ".join(process.cmdline()).strip()
+            except psutil.NoSuchProcess:
+                continue  # it has just ended
             ours = any(f"ray::{name}" in command for name in ("IDLE", *RAYS_OWN_ACTORS))
             if process.pid not in self.at_rest and not ours:
                 names.append(command[:80])
