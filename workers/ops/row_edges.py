@@ -6,7 +6,9 @@ numbers: own rows 0..n-1 in the order of the layout, then the halo rows, shard a
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 
@@ -31,3 +33,37 @@ class RowEdges:
     sources: Tensor  # int64 [e], own rows, then halo rows
     types: Tensor | None = None  # int64 [e], where the data set knows kinds of edges
     halo: Halo | None = None  # None where everything lies here
+
+    @property
+    def num_rows(self) -> int:
+        """Own rows n."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_sources(self) -> int:
+        """Rows that an edge may start from: own rows and halo rows."""
+        return self.num_rows + (0 if self.halo is None else self.halo.num_rows)
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """The own row of every edge, int64 [e], ascending."""
+        rows = torch.arange(self.num_rows, device=self.indptr.device)
+        return torch.repeat_interleave(rows, self.indptr.diff(), output_size=len(self.sources))
+
+    @cached_property
+    def by_source(self) -> "EdgesBySource":
+        """The same edges in CSR over their sources: what backward needs. Sorted once, then kept."""
+        counts = torch.bincount(self.sources, minlength=self.num_sources)
+        order = torch.argsort(self.sources, stable=True)
+        return EdgesBySource(
+            indptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]), order=order, targets=self.targets[order]
+        )
+
+
+@dataclass(frozen=True)
+class EdgesBySource:
+    """Edges in CSR over the rows that they start from: edge ``order[i]`` of ``RowEdges`` is the i-th here."""
+
+    indptr: Tensor  # int64 [n + halo + 1]
+    order: Tensor  # int64 [e]
+    targets: Tensor  # int64 [e], own rows
