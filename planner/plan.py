@@ -15,11 +15,16 @@ from planner.errors import PlanInvalidError
 from planner.frozen import Frozen
 
 Exchange = Literal["none", "ring"]
-ActionKind = Literal["F", "B"]
+ActionKind = Literal["F", "B", "I", "W"]
 
 
 class Action(NamedTuple):
-    """One entry of a rank's list: run stage ``stage`` forward (F) or backward (B) for ``micro_batch``."""
+    """One entry of a rank's list: what stage ``stage`` does for ``micro_batch``.
+
+    F is the forward pass, B the whole backward pass. I and W together are B in two parts: I takes the gradient back to
+    the input of the stage, which the stage before waits for; W makes the weight gradients that I left, which nobody
+    waits for.
+    """
 
     stage: int
     kind: ActionKind
@@ -27,7 +32,10 @@ class Action(NamedTuple):
 
 
 class Stage(Frozen):
-    """A run of units on ``dp_degree * cp_degree`` ranks; the cp axis is the fastest in ``ranks``."""
+    """A run of units on ``dp_degree * cp_degree`` ranks; the cp axis is the fastest in ``ranks``.
+
+    Several stages may name the same ``ranks``: these then serve all of them, each with degrees of its own.
+    """
 
     units: tuple[str, ...]
     ranks: tuple[int, ...]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from planner.cost.step_time import PlanCosts, StageCosts, Terms
 from planner.plan import Action, MegaGraphPlan
-from planner.schedule import play_actions
+from planner.schedule import Handover, handed_over, hands_over, play_actions
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class _Meters:
     def __init__(self, plan: MegaGraphPlan, costs: PlanCosts) -> None:
         self._plan = plan
         self._costs = costs
-        self._ends_s: defaultdict[Action, list[float]] = defaultdict(list)
+        self._ends_s: defaultdict[Handover, list[float]] = defaultdict(list)
         self._live_bytes = [0.0] * plan.world_size
         for stage, cost in zip(plan.stages, costs.stages, strict=True):
             for rank in stage.ranks:
@@ -59,10 +59,11 @@ class _Meters:
     def run(self, action: Action, group: tuple[int, ...]) -> None:
         """The ranks of ``group`` run ``action`` together."""
         cost = self._costs.stages[action.stage]
-        terms = cost.forward if action.kind == "F" else cost.backward
+        terms = cost.terms(action.kind)
         start_s = max(self._handed_over_s(action), *(self.clock_s[rank] for rank in group))
         end_s = start_s + sum(terms.values())
-        self._ends_s[action].append(end_s)
+        if (made := hands_over(action)) is not None:
+            self._ends_s[made].append(end_s)
         for rank in group:
             self._spend(rank, terms, end_s=end_s)
             self._hold(rank, action, cost)
@@ -77,10 +78,10 @@ class _Meters:
 
     def _handed_over_s(self, action: Action) -> float:
         """When the neighbouring stage's result is here; 0 where none is needed."""
-        source = action.stage + (-1 if action.kind == "F" else 1)
-        if not 0 <= source < len(self._plan.stages):
+        source = handed_over(action, num_stages=len(self._plan.stages))
+        if source is None:
             return 0.0
-        return max(self._ends_s[action._replace(stage=source)]) + self._costs.stages[source].handover_s
+        return max(self._ends_s[source]) + self._costs.stages[source[0]].handover_s
 
     def _spend(self, rank: int, terms: Terms, *, end_s: float) -> None:
         self.clock_s[rank] = end_s
@@ -88,9 +89,9 @@ class _Meters:
             self.terms_s[rank][name] += seconds
 
     def _hold(self, rank: int, action: Action, cost: StageCosts) -> None:
-        """Count what is alive during the action, then what stays."""
+        """Count what is alive during the action, then what stays: W still needs all that F saved."""
         if action.kind == "F":
             self._live_bytes[rank] += cost.saved_bytes
         self.peak_bytes[rank] = max(self.peak_bytes[rank], self._live_bytes[rank] + cost.workspace_bytes)
-        if action.kind == "B":
+        if action.kind in ("B", "W"):
             self._live_bytes[rank] -= cost.saved_bytes

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from planner.cost import communication, compute, memory
 from planner.fitting import ROUGH_FIT, FittedProfile, UnitCurves, Work
-from planner.plan import MegaGraphPlan, Stage
+from planner.plan import ActionKind, MegaGraphPlan, Stage
 from planner.profiles import TransformerShape
 
 ELEMENT_BYTES = {"float32": 4, "float64": 8}
@@ -22,19 +22,27 @@ Terms = Mapping[str, float]
 class StageCosts:
     """One stage, per micro-batch and rank; terms in seconds by name, memory in bytes.
 
-    ``saved_bytes`` live from F to B of a micro-batch, ``workspace_bytes`` only during an action, ``static_bytes``
+    ``weights`` is the part of ``backward`` that W does where backward is split, by the same names; I does the rest.
+    ``saved_bytes`` live from F to B or W of a micro-batch, ``workspace_bytes`` only during an action, ``static_bytes``
     always, ``after_bytes`` after the update when nothing is saved: an evaluation or a checkpoint. ``handover_s`` moves
     one micro-batch to a neighbouring stage, ``update`` follows the last action.
     """
 
     forward: Terms
     backward: Terms
+    weights: Terms = field(default_factory=dict)
     update: Terms = field(default_factory=dict)
     handover_s: float = 0.0
     saved_bytes: float = 0.0
     workspace_bytes: float = 0.0
     static_bytes: float = 0.0
     after_bytes: float = 0.0
+
+    def terms(self, kind: ActionKind) -> Terms:
+        """What an action of ``kind`` takes."""
+        if kind == "I":
+            return {name: seconds - self.weights.get(name, 0.0) for name, seconds in self.backward.items()}
+        return {"F": self.forward, "B": self.backward, "W": self.weights}[kind]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
 """Schedules run to their end; lists that cannot are refused with who waits on whom."""
 
 import itertools
+from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planner.errors import PlanInvalidError
 from planner.plan import Action, MegaGraphPlan, Stage
@@ -10,13 +13,18 @@ from planner.schedule import (
     actions_by_rank,
     check_actions,
     gpipe_actions,
+    interleaved_actions,
     one_f_one_b_actions,
     play_actions,
+    zero_bubble_actions,
 )
 
 
-def plan_with(*widths: tuple[int, int], micro_batches: int, actions=None) -> MegaGraphPlan:
-    """A plan whose stages have the given (dp, cp) degrees; 1F1B unless ``actions`` per rank are given."""
+def plan_with(*widths: tuple[int, int], micro_batches: int, actions=None, stages_per_group: int = 1) -> MegaGraphPlan:
+    """A plan whose groups have the given (dp, cp) degrees; 1F1B unless ``actions`` per rank are given.
+
+    With ``stages_per_group`` every group serves that many stages, interleaved.
+    """
     stages, first = [], 0
     for index, (dp, cp) in enumerate(widths):
         stages.append(
@@ -29,6 +37,16 @@ def plan_with(*widths: tuple[int, int], micro_batches: int, actions=None) -> Meg
             )
         )
         first += dp * cp
+    if stages_per_group > 1:
+        stages = [
+            stage.model_copy(update={"units": (f"block.{chunk * len(widths) + index}",)})
+            for chunk in range(stages_per_group)
+            for index, stage in enumerate(stages)
+        ]
+        per_group = interleaved_actions(
+            num_groups=len(widths), stages_per_group=stages_per_group, num_micro_batches=micro_batches
+        )
+        actions = actions_by_rank(stages, per_group)
     if actions is None:
         per_stage = one_f_one_b_actions(num_stages=len(stages), num_micro_batches=micro_batches)
         actions = actions_by_rank(stages, per_stage)
@@ -45,16 +63,61 @@ def test_gpipe_runs_all_forwards_first():
     assert [a.kind for a in actions] == ["F", "F", "B", "B"]
 
 
-@pytest.mark.parametrize("schedule", [gpipe_actions, one_f_one_b_actions])
-@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
-@pytest.mark.parametrize("micro_batches", [1, 2, 5])
-@pytest.mark.parametrize("width", [(1, 1), (2, 1), (1, 2)])
-def test_every_schedule_runs_to_its_end_on_every_width(schedule, num_stages, micro_batches, width):
-    per_stage = schedule(num_stages=num_stages, num_micro_batches=micro_batches)
-    stages = plan_with(*[width] * num_stages, micro_batches=micro_batches).stages
-    plan = plan_with(*[width] * num_stages, micro_batches=micro_batches, actions=actions_by_rank(stages, per_stage))
+@given(
+    schedule=st.sampled_from([gpipe_actions, one_f_one_b_actions, zero_bubble_actions]),
+    widths=st.lists(st.sampled_from([(1, 1), (2, 1), (1, 2), (2, 2), (1, 3)]), min_size=1, max_size=6),
+    micro_batches=st.integers(1, 9),
+)
+def test_every_schedule_runs_to_its_end_on_every_width(schedule, widths, micro_batches):
+    per_stage = schedule(num_stages=len(widths), num_micro_batches=micro_batches)
+    stages = plan_with(*widths, micro_batches=micro_batches).stages
+    plan = plan_with(*widths, micro_batches=micro_batches, actions=actions_by_rank(stages, per_stage))
     check_actions(plan)
-    assert sum(len(group) for _, group in play_actions(plan)) == 2 * micro_batches * plan.world_size
+    passes = 3 if schedule is zero_bubble_actions else 2
+    assert sum(len(group) for _, group in play_actions(plan)) == passes * micro_batches * plan.world_size
+
+
+@given(
+    widths=st.lists(st.sampled_from([(1, 1), (2, 1), (1, 2)]), min_size=1, max_size=5),
+    stages_per_group=st.integers(2, 4),
+    micro_batches=st.integers(1, 11),
+)
+def test_interleaved_stages_run_to_their_end_for_any_number_of_micro_batches(widths, stages_per_group, micro_batches):
+    plan = plan_with(*widths, micro_batches=micro_batches, stages_per_group=stages_per_group)
+    check_actions(plan)
+    played = Counter(action.kind for action, group in play_actions(plan) for _ in group)
+    assert played == dict.fromkeys("FB", micro_batches * stages_per_group * plan.world_size)
+
+
+def test_interleaving_takes_a_group_of_micro_batches_through_each_stage_in_turn():
+    first, second = interleaved_actions(num_groups=2, stages_per_group=2, num_micro_batches=2)
+    assert [f"{a.kind}{a.stage}{a.micro_batch}" for a in first] == [
+        "F00",
+        "F01",
+        "F20",
+        "F21",
+        "B20",
+        "B21",
+        "B00",
+        "B01",
+    ]
+    assert [f"{a.kind}{a.stage}{a.micro_batch}" for a in second] == [
+        "F10",
+        "F11",
+        "F30",
+        "B30",
+        "F31",
+        "B31",
+        "B10",
+        "B11",
+    ]
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+def test_zero_bubble_holds_at_most_one_micro_batch_per_stage(num_stages):
+    for actions in zero_bubble_actions(num_stages=num_stages, num_micro_batches=8):
+        alive = itertools.accumulate({"F": 1, "I": 0, "W": -1}[action.kind] for action in actions)
+        assert max(alive) == num_stages
 
 
 def test_neighbouring_stages_may_differ_in_width():
@@ -119,6 +182,19 @@ def test_stages_that_share_only_some_ranks_are_refused():
         MegaGraphPlan(world_size=4, stages=(first, second), actions=((),) * 4)
 
 
+def test_a_weight_gradient_that_is_late_keeps_nobody_waiting():
+    first = [Action(0, kind, m) for kind in "FIW" for m in (0, 1)]
+    second = [Action(1, kind, m) for m in (0, 1) for kind in "FB"]
+    check_actions(plan_with((1, 1), (1, 1), micro_batches=2, actions=(first, second)))
+
+
+def test_one_group_may_serve_stages_of_different_degrees():
+    narrow = Stage(units=("block.0",), ranks=(0, 1), dp_degree=2, cp_degree=1, exchange="none")
+    wide = Stage(units=("block.1",), ranks=(0, 1), dp_degree=1, cp_degree=2, exchange="ring")
+    actions = tuple(Action(*entry, 0) for entry in ((0, "F"), (1, "F"), (1, "B"), (0, "B")))
+    check_actions(MegaGraphPlan(world_size=2, stages=(narrow, wide), actions=(actions, actions)))
+
+
 F0, B0, F1, B1 = (Action(0, kind, m) for m in (0, 1) for kind in ("F", "B"))
 
 
@@ -129,6 +205,12 @@ F0, B0, F1, B1 = (Action(0, kind, m) for m in (0, 1) for kind in ("F", "B"))
         ((F0, B0, F1, B1, F1), "runs F of micro-batch 1 on stage 0 2 times"),
         ((B0, F0, F1, B1), "runs B of micro-batch 0 on stage 0 before F"),
         ((F0, B0, F1, B1, Action(0, "F", 2)), "cannot run F of micro-batch 2"),
+        ((F0, Action(0, "W", 0), Action(0, "I", 0), F1, B1), "runs W of micro-batch 0 on stage 0 before I"),
+        ((F0, Action(0, "I", 0), F1, B1), "never runs W of micro-batch 0"),
+        (
+            (F0, Action(0, "I", 0), Action(0, "W", 0), B0, F1, B1),
+            "cannot run B of .* beside I and W",
+        ),
         ((F0, B0, F1, B1, Action(1, "F", 0)), "cannot run F of micro-batch 0 on stage 1"),
     ],
 )

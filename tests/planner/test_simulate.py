@@ -4,7 +4,7 @@ import pytest
 
 from planner.cost.step_time import PlanCosts, StageCosts
 from planner.plan import MegaGraphPlan
-from planner.schedule import actions_by_rank, gpipe_actions, one_f_one_b_actions
+from planner.schedule import actions_by_rank, gpipe_actions, one_f_one_b_actions, zero_bubble_actions
 from planner.simulate import simulate
 from tests.planner.test_schedule import plan_with
 
@@ -73,3 +73,39 @@ def test_1f1b_is_as_fast_as_gpipe_and_never_larger(num_stages):
     assert run(plan, *costs).step_time_s == pytest.approx(run(gpipe, *costs).step_time_s)
     assert max(run(plan, *costs).memory_bytes) <= max(run(gpipe, *costs).memory_bytes)
     assert plan.actions == actions_by_rank(plan.stages, one_f_one_b_actions(num_stages=num_stages, num_micro_batches=7))
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 5])
+@pytest.mark.parametrize("micro_batches", [5, 8])
+def test_1f1b_waits_one_slot_per_other_stage(num_stages, micro_batches):
+    result = run(plan_with(*[(1, 1)] * num_stages, micro_batches=micro_batches), *[stage()] * num_stages)
+    assert result.step_time_s == pytest.approx((micro_batches + num_stages - 1) * (1.0 + 2.0))
+
+
+def zero_bubble(plan: MegaGraphPlan) -> MegaGraphPlan:
+    per_stage = zero_bubble_actions(num_stages=len(plan.stages), num_micro_batches=plan.num_micro_batches)
+    return plan.model_copy(update={"actions": actions_by_rank(plan.stages, per_stage)})
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+def test_zero_bubble_waits_a_third_of_1f1b_and_holds_no_more(num_stages):
+    # F = I = W = 1 s: (S - 1)(F + I - W) of waiting in place of (S - 1)(F + I + W) (Qi et al., section 2.3)
+    plan = plan_with(*[(1, 1)] * num_stages, micro_batches=8)
+    costs = [stage(weights={"b": 1.0}, saved_bytes=1.0)] * num_stages
+    plain, split = run(plan, *costs), run(zero_bubble(plan), *costs)
+    assert split.step_time_s == pytest.approx(8 * 3.0 + (num_stages - 1) * 1.0)
+    assert plain.step_time_s == pytest.approx(8 * 3.0 + (num_stages - 1) * 3.0)
+    assert max(split.memory_bytes) == max(plain.memory_bytes) == num_stages
+
+
+def test_what_a_forward_saved_is_held_until_its_weight_gradient():
+    result = run(zero_bubble(plan_with((1, 1), (1, 1), micro_batches=4)), *[stage(saved_bytes=100.0)] * 2)
+    assert result.memory_bytes == (200.0, 200.0)
+
+
+@pytest.mark.parametrize(("num_groups", "stages_per_group"), [(2, 2), (4, 2), (3, 3)])
+def test_interleaving_divides_the_waiting_by_the_stages_of_a_group(num_groups, stages_per_group):
+    micro_batches, work_s = 3 * num_groups, 3.0 * stages_per_group
+    plan = plan_with(*[(1, 1)] * num_groups, micro_batches=micro_batches, stages_per_group=stages_per_group)
+    result = run(plan, *[stage()] * len(plan.stages))
+    assert result.step_time_s == pytest.approx(micro_batches * work_s + (num_groups - 1) * work_s / stages_per_group)
