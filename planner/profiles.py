@@ -15,11 +15,13 @@ from planner.frozen import Frozen
 class TransformerShape(Frozen):
     """A graph transformer job. ``graph_sizes`` are nodes per training graph; one entry means one large graph.
 
+    ``units`` are the model's units in order: what is measured by kind (the name up to the dot) and placed by plans.
     ``other_graph_sizes`` are graphs that are only evaluated: they take memory, and no time of a step.
     """
 
     kind: Literal["megagraph"] = "megagraph"
     model: str
+    units: tuple[str, ...]
     num_layers: int
     hidden_size: int
     num_heads: int
@@ -94,13 +96,14 @@ class ProfileKey(Frozen):
 
 
 class UnitSample(Frozen):
-    """One unit of a transformer on ``num_graphs`` graphs of ``num_columns`` nodes in ``num_shards`` shards.
+    """One ``unit`` of a transformer on ``num_graphs`` graphs of ``num_columns`` nodes in ``num_shards`` shards.
 
+    ``unit`` is a kind of units (``block`` for ``block.0``, ``block.1``, …) or ``optimizer``.
     ``num_rows`` of each graph are the query rows, ``num_columns`` the keys (0 for units that mix no rows).
     ``saved_bytes`` stay alive between forward and backward, ``peak_bytes`` is the highest point above the start.
     """
 
-    unit: Literal["embedding", "block", "head", "optimizer"]
+    unit: str
     num_rows: int
     num_columns: int
     num_threads: int

@@ -73,10 +73,10 @@ def list_candidates(shape: TransformerShape, *, num_ranks: int, thread_counts: S
 def build_plan(candidate: Candidate, *, shape: TransformerShape) -> MegaGraphPlan:
     """The complete plan of a candidate: one stage on all ranks."""
     num_ranks = candidate.dp_degree * candidate.cp_degree
-    blocks = tuple(f"block.{index}" for index in range(shape.num_layers))
+    blocks = tuple(unit for unit in shape.units if unit.startswith("block."))
     num_micro_batches = candidate.num_micro_batches
     stage = Stage(
-        units=("embedding", *blocks, "head"),
+        units=shape.units,
         ranks=tuple(range(num_ranks)),
         dp_degree=candidate.dp_degree,
         cp_degree=candidate.cp_degree,

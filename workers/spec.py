@@ -1,12 +1,26 @@
-"""What to train: data set, model, optimisation. Values only; importing this module imports no tensor library."""
+"""What to train: data set, model, optimisation. Values only; importing this module imports no tensor library.
 
-from typing import Annotated, Literal
+The models' own specs are in ``workers.model_specs``; this module hands them on.
+"""
+
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from planner.frozen import Frozen
+from workers.model_specs import MODELS_OF_KIND, GraphormerSpec, Kind, ModelSpec, SampledGNNSpec
 
-Kind = Literal["megagraph", "mqgnn"]
+__all__ = [
+    "MODELS_OF_KIND",
+    "NAMED_DATASETS",
+    "DatasetSpec",
+    "GraphormerSpec",
+    "Kind",
+    "ModelSpec",
+    "SampledGNNSpec",
+    "TrainSpec",
+    "TrainingSpec",
+]
 
 # name -> where it comes from; the readers live in workers/data
 NAMED_DATASETS: dict[str, str] = {
@@ -38,46 +52,6 @@ class DatasetSpec(Frozen):
         if (self.name is None) == (self.path is None):
             raise ValueError("give either a data set name or a path to your own files, not both and not neither")
         return self
-
-
-class GraphormerSpec(Frozen):
-    """Graphormer (Ying et al., NeurIPS 2021): degree embedding and a learned distance bias."""
-
-    name: Literal["graphormer"] = "graphormer"
-    num_layers: int = Field(default=2, ge=1, le=64)
-    hidden_size: int = Field(default=64, ge=4, le=8192)
-    num_heads: int = Field(default=2, ge=1, le=128)
-    max_distance: int = Field(default=2, ge=1, le=250, description="farther pairs share the far bucket")
-    ffn_ratio: float = Field(default=1.0, gt=0, le=8)
-    dropout: float = Field(default=0.5, ge=0, lt=1)
-    input_dropout: float = Field(default=0.7, ge=0, lt=1)
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> "GraphormerSpec":
-        if self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} must be a multiple of num_heads {self.num_heads};"
-                f" try hidden_size {self.hidden_size - self.hidden_size % self.num_heads or self.num_heads}"
-            )
-        return self
-
-
-class SampledGNNSpec(Frozen):
-    """A message-passing model of PyG trained on sampled neighbourhoods; one fanout per layer, nearest hop first."""
-
-    name: Literal["graphsage", "gcn"]
-    hidden_size: int = Field(default=128, ge=1, le=8192)
-    dropout: float = Field(default=0.5, ge=0, lt=1)
-    fanouts: tuple[Annotated[int, Field(ge=-1, le=10_000)], ...] = Field(default=(10, 5), min_length=1, max_length=8)
-
-    @property
-    def num_layers(self) -> int:
-        """One layer per hop."""
-        return len(self.fanouts)
-
-
-ModelSpec = Annotated[GraphormerSpec | SampledGNNSpec, Field(discriminator="name")]
-MODELS_OF_KIND: dict[Kind, tuple[str, ...]] = {"megagraph": ("graphormer",), "mqgnn": ("graphsage", "gcn")}
 
 
 class TrainingSpec(Frozen):

@@ -18,7 +18,8 @@ from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.data_parallel import GraphDealer
 from workers.megagraph.parallelize import parallelize
 from workers.megagraph.training_step import run_step
-from workers.models.graphormer import Attention, GraphBatch, Graphormer
+from workers.models.graph_batch import GraphBatch
+from workers.models.graphormer import Attention, Graphormer
 from workers.ops.counter_dropout import draw_of
 from workers.spec import GraphormerSpec
 
@@ -60,7 +61,7 @@ class Outcome:
 def plan_of(case: Case) -> MegaGraphPlan:
     """The plan that ``case`` describes."""
     stage = Stage(
-        units=("embedding", *(f"block.{index}" for index in range(case.spec.num_layers)), "head"),
+        units=case.spec.units,
         ranks=tuple(range(case.world_size)),
         dp_degree=case.dp,
         cp_degree=case.cp,
@@ -80,7 +81,7 @@ def build(case: Case) -> Graphormer:
     torch.manual_seed(5)
     model = Graphormer(case.spec, num_features=case.dataset.num_features, num_classes=case.dataset.num_classes)
     with torch.no_grad():
-        model.embedding.distance_table.normal_()
+        model.distance.table.normal_()
     return model.to(case.dtype)
 
 
@@ -126,7 +127,7 @@ def _run(rank: int, case: Case, *, model: Graphormer) -> Outcome:
     batches = ShardedBatches(
         case.dataset,
         axis=mesh.cp,
-        max_distance=case.spec.max_distance,
+        needs=case.spec.needs,
         dtype=case.dtype,
         device=torch.device("cpu"),
     )
@@ -163,14 +164,14 @@ def _run(rank: int, case: Case, *, model: Graphormer) -> Outcome:
     return Outcome(losses=losses, logits=logits, gradients=gradients, parameters=parameters)
 
 
-def _dense_attention(attention: Attention, h: Tensor, *, table: Tensor, batch: GraphBatch) -> Tensor:
+def _dense_attention(attention: Attention, h: Tensor, *, batch: GraphBatch) -> Tensor:
     q, k, v = (
         linear(h).unflatten(1, (attention.num_heads, -1))
         for linear in (attention.query, attention.key, attention.value)
     )
-    parts = []
+    parts, bias = [], attention.distance.table
     for graph, buckets in enumerate(batch.buckets):
         rows = batch.layout.rows(0, graph)
-        scores = torch.einsum("ihd,jhd->hij", q[rows], k[rows]) / math.sqrt(q.shape[2]) + table[:, buckets.long()]
+        scores = torch.einsum("ihd,jhd->hij", q[rows], k[rows]) / math.sqrt(q.shape[2]) + bias[:, buckets.long()]
         parts.append(torch.einsum("hij,jhd->ihd", scores.softmax(dim=2), v[rows]))
     return attention.out(torch.cat(parts).flatten(1))

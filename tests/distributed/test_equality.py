@@ -59,7 +59,7 @@ def test_batches_smaller_than_the_set_train_alike_on_any_replicas(pool: GlooPool
     check_float64(pool, Case(odd_set(), cp=2, dp=2, num_micro_batches=2, batch_size=3, steps=5))
 
 
-@pytest.mark.parametrize("units", [("block.0",), ("embedding", "block.0", "block.1", "head")])
+@pytest.mark.parametrize("units", [("block.0",), SPEC.units])
 def test_recomputation_changes_no_result(pool: GlooPool, units: tuple[str, ...]) -> None:
     case = Case(odd_set(), cp=2, dp=2, steps=2, spec=SPEC.model_copy(update={"dropout": 0.4, "input_dropout": 0.3}))
     kept = pool.run(run_parallel, case)

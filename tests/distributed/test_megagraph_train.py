@@ -119,9 +119,7 @@ def test_the_export_scores_in_one_process_what_the_ranks_reported(pool: GlooPool
 def count_alone(model: torch.nn.Module, *, cache: Path) -> torch.Tensor:
     dataset = load_dataset(DatasetSpec(name="karate"), paths=DataPaths(root=None, cache=cache))
     alone = Axis(ranks=(0,), index=0)
-    batches = ShardedBatches(
-        dataset, axis=alone, max_distance=MODEL.max_distance, dtype=torch.float32, device=torch.device("cpu")
-    )
+    batches = ShardedBatches(dataset, axis=alone, needs=MODEL.needs, dtype=torch.float32, device=torch.device("cpu"))
     dealer = GraphDealer(dataset, batch_size=1, seed=0, replica=0, num_replicas=1, num_micro_batches=1)
     return count_global(model, batches=batches, dealer=dealer, mesh=Mesh(world=alone, dp=alone, cp=alone))
 

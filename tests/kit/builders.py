@@ -56,7 +56,13 @@ def metric(step: int, *, value: float = 1.0, name: str = "loss", rank: int = 0, 
 
 def two_rank_plan() -> MegaGraphPlan:
     """A context-parallel plan of two ranks."""
-    stage = Stage(units=("embedding", "block.0", "head"), ranks=(0, 1), dp_degree=1, cp_degree=2, exchange="ring")
+    stage = Stage(
+        units=("features", "degree", "distance", "block.0", "head"),
+        ranks=(0, 1),
+        dp_degree=1,
+        cp_degree=2,
+        exchange="ring",
+    )
     step = (Action(0, "F", 0), Action(0, "B", 0))
     return MegaGraphPlan(
         world_size=2,

@@ -28,7 +28,9 @@ def transformer_shape(**changes: object) -> TransformerShape:
         "ffn_ratio": 1.0,
         "graph_sizes": (1000,),
     }
-    return TransformerShape(**{**values, **changes})
+    values = {**values, **changes}
+    blocks = (f"block.{index}" for index in range(values["num_layers"]))
+    return TransformerShape(units=("features", *blocks, "head"), **values)
 
 
 def sampled_shape(**changes: object) -> SampledShape:
@@ -95,7 +97,7 @@ def transformer_profile(
             peak = 2000 * all_rows + 4 * all_pairs
             units += [
                 _unit("block", block_s, columns=columns, saved=1000 * all_rows, peak=peak, **size),
-                _unit("embedding", linear_s, saved=100 * all_rows, peak=300 * all_rows, **size),
+                _unit("features", linear_s, saved=100 * all_rows, peak=300 * all_rows, **size),
                 _unit("head", linear_s, saved=50 * all_rows, peak=100 * all_rows, **size),
             ]
         units.append(

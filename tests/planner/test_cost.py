@@ -190,7 +190,7 @@ def test_a_stage_adds_up_its_units_by_hand(costs_of):
     block_s = 6e-4 + 2 * 4e-4 + 500e-6 + 500_000e-8
     shard_s = 1e-4 + 2 * 500 * 64 * 4 / 1e9
     assert stage.forward == pytest.approx(
-        {"embedding_forward": 500e-6, "block_forward": 2 * block_s, "head_forward": 500e-6, "ring_forward": 2 * shard_s}
+        {"features_forward": 500e-6, "block_forward": 2 * block_s, "head_forward": 500e-6, "ring_forward": 2 * shard_s}
     )
     assert stage.backward["block_backward"] == pytest.approx(4 * block_s)
     assert stage.update == pytest.approx(

@@ -1,6 +1,7 @@
 """Stored profiles give stored plans: a change of the planner that moves a real decision must show itself here.
 
 The profiles are answers of real probes on two cores, clocked in processor seconds because the machine was shared.
+Two are of a model whose embedding was one unit: to the planner a unit is a name and its samples.
 ``python -m tests.planner.test_golden`` writes the plans anew; look at the difference before you keep it.
 """
 

@@ -85,7 +85,7 @@ def test_the_plan_of_a_candidate_is_complete(dp, cp):
     plan = build_plan(candidate, shape=shape)
     check_actions(plan)
     assert plan.world_size == dp * cp
-    assert plan.stages[0].units == ("embedding", "block.0", "block.1", "head")
+    assert plan.stages[0].units == shape.units
     assert plan.stages[0].exchange == ("ring" if cp > 1 else "none")
     assert plan.recompute == ("block.0", "block.1")
     assert plan.num_micro_batches == 3

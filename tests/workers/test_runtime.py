@@ -15,7 +15,8 @@ from workers.spec import TrainSpec
 from workers.training.folder import Folder
 from workers.training.run import RankRun, Report
 
-STAGE = Stage(units=("embedding", "block.0", "block.1", "head"), ranks=(0,), dp_degree=1, cp_degree=1, exchange="none")
+UNITS = ("features", "degree", "distance", "block.0", "block.1", "head")
+STAGE = Stage(units=UNITS, ranks=(0,), dp_degree=1, cp_degree=1, exchange="none")
 STEP = (Action(0, "F", 0), Action(0, "B", 0))
 KINDS = {
     "megagraph": (transformer(epochs=2), MegaGraphPlan(world_size=1, stages=(STAGE,), actions=(STEP,))),

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from workers.comm.axis import Axis
 from workers.data.distances import distance_buckets
-from workers.data.graph import GraphDataset
-from workers.models.graphormer import GraphBatch
+from workers.data.graph import Graph, GraphDataset
+from workers.model_specs import Needs
+from workers.models.graph_batch import GraphBatch
 from workers.ops.row_layout import RowLayout, even_cut
 
 
@@ -39,18 +40,18 @@ class _GraphShard:
     node_ids: Tensor
     y: Tensor
     split: Tensor
-    buckets: Tensor
+    buckets: Tensor | None
 
 
 class ShardedBatches:
-    """Batches of ``dataset`` for the rank at ``axis`` (the cp axis), on ``device``."""
+    """Batches of ``dataset`` for the rank at ``axis`` (the cp axis), on ``device``, with all that a model ``needs``."""
 
     def __init__(
-        self, dataset: GraphDataset, *, axis: Axis, max_distance: int, dtype: torch.dtype, device: torch.device
+        self, dataset: GraphDataset, *, axis: Axis, needs: Needs, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._dataset = dataset
         self._axis = axis
-        self._max_distance = max_distance
+        self._needs = needs
         self._dtype = dtype
         self._device = device
         self._first_ids = tuple(accumulate((graph.num_nodes for graph in dataset.graphs), initial=0))
@@ -72,7 +73,7 @@ class ShardedBatches:
             x=self._joined([shard.x for shard in shards], self._dtype, self._dataset.num_features),
             degree=self._joined([shard.degree for shard in shards], torch.int64),
             node_ids=self._joined([shard.node_ids for shard in shards], torch.int64),
-            buckets=tuple(shard.buckets for shard in shards),
+            buckets=tuple(shard.buckets for shard in shards if shard.buckets is not None),
             layout=layout,
             draw=draw,
         )
@@ -97,7 +98,6 @@ class ShardedBatches:
         sizes = even_cut(graph.num_nodes, self._axis.size)
         start = sum(sizes[: self._axis.index])
         rows = np.arange(start, start + sizes[self._axis.index])
-        buckets = distance_buckets(graph, rows=rows, max_distance=self._max_distance)
         return _GraphShard(
             sizes=sizes,
             x=self._placed(graph.features.gather(rows), self._dtype),
@@ -105,8 +105,13 @@ class ShardedBatches:
             node_ids=self._placed(rows + self._first_ids[index], torch.int64),
             y=self._placed(graph.y[rows], torch.int64),
             split=self._placed(graph.split[rows], torch.int8),
-            buckets=self._placed(buckets, torch.uint8),
+            buckets=self._buckets(graph, rows),
         )
+
+    def _buckets(self, graph: Graph, rows: np.ndarray) -> Tensor | None:
+        if self._needs.max_distance is None:
+            return None
+        return self._placed(distance_buckets(graph, rows=rows, max_distance=self._needs.max_distance), torch.uint8)
 
     def _placed(self, array: np.ndarray, dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=self._device, dtype=dtype)

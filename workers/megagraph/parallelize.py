@@ -14,10 +14,10 @@ from planner.schedule import check_actions
 from workers.comm.mesh import Mesh
 from workers.megagraph.context_parallel import apply_context_parallel
 from workers.megagraph.recompute import apply_recompute
-from workers.models.graphormer import Graphormer
+from workers.models.units import GraphTransformer
 
 
-def parallelize(model: Graphormer, *, plan: MegaGraphPlan, mesh: Mesh) -> None:
+def parallelize(model: GraphTransformer, *, plan: MegaGraphPlan, mesh: Mesh) -> None:
     """Apply ``plan``, which ``check_runnable`` has passed, to ``model`` in place."""
     apply_context_parallel(model, axis=mesh.cp)
     apply_recompute(model, units=plan.recompute)

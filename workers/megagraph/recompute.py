@@ -9,10 +9,10 @@ from functools import partial
 
 from torch.utils.checkpoint import checkpoint
 
-from workers.models.graphormer import Graphormer
+from workers.models.units import GraphTransformer
 
 
-def apply_recompute(model: Graphormer, *, units: Collection[str]) -> None:
+def apply_recompute(model: GraphTransformer, *, units: Collection[str]) -> None:
     """Make the named ``units`` of ``model`` recompute; parameters keep their names."""
     for name, unit in model.units().items():
         if name in units:

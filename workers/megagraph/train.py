@@ -23,7 +23,6 @@ from workers.megagraph.data_parallel import GraphDealer, StepShare
 from workers.megagraph.meter import StepMeter
 from workers.megagraph.parallelize import check_partition, check_runnable, parallelize
 from workers.megagraph.training_step import count_global, run_step
-from workers.models.graphormer import unit_names
 from workers.models.registry import build_model
 from workers.ops.counter_dropout import draw_of
 from workers.spec import TrainingSpec
@@ -38,7 +37,7 @@ def train(run: RankRun) -> dict[str, float]:
 
     Raises ``DatasetInvalidError``, ``PlanInvalidError`` and ``TrainingDivergedError``.
     """
-    check_runnable(run.plan, units=unit_names(run.spec.model))
+    check_runnable(run.plan, units=run.spec.model.units)
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
     check_partition(run.plan, graph_sizes=(graph.num_nodes for graph in dataset.graphs))
@@ -82,9 +81,7 @@ def _train(run: RankRun, *, dataset: GraphDataset, mesh: Mesh) -> dict[str, floa
     model = model.to(run.device, dtype)
     parallelize(model, plan=run.plan, mesh=mesh)
     optimizer = build_optimizer(model, spec=spec)
-    batches = ShardedBatches(
-        dataset, axis=mesh.cp, max_distance=run.spec.model.max_distance, dtype=dtype, device=run.device
-    )
+    batches = ShardedBatches(dataset, axis=mesh.cp, needs=run.spec.model.needs, dtype=dtype, device=run.device)
     meter = StepMeter()
     milestones = Milestones(
         run,

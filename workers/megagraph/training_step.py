@@ -11,13 +11,13 @@ from workers.data.graph import TRAIN
 from workers.megagraph.batches import LabelledBatch, ShardedBatches
 from workers.megagraph.data_parallel import GraphDealer, StepShare
 from workers.megagraph.executor import play
-from workers.models.graphormer import Graphormer
+from workers.models.units import GraphTransformer
 from workers.training.divergence import sum_shares
 from workers.training.evaluation import count_correct
 
 
 def run_step(
-    model: Graphormer,
+    model: GraphTransformer,
     *,
     optimizer: torch.optim.Optimizer,
     batches: ShardedBatches,
@@ -52,7 +52,7 @@ def masked_loss(logits: Tensor, batch: LabelledBatch, *, num_targets: int) -> Te
 
 
 @torch.no_grad()
-def count_global(model: Graphormer, *, batches: ShardedBatches, dealer: GraphDealer, mesh: Mesh) -> Tensor:
+def count_global(model: GraphTransformer, *, batches: ShardedBatches, dealer: GraphDealer, mesh: Mesh) -> Tensor:
     """Correct and total predictions per split over all ranks, int64 [3, 2]. Only counts travel, never scores."""
     model.eval()
     counts = torch.zeros(3, 2, dtype=torch.int64)

@@ -1,11 +1,11 @@
-"""Name → model. To add one: its spec in ``workers/spec.py``, its module beside this file, a line here.
+"""Name → model. To add one: its spec in ``workers/model_specs.py``, its module beside this file, a line here.
 
 The modules are imported when asked for, because torch_geometric alone takes seconds to import.
 """
 
 from torch import nn
 
-from workers.spec import GraphormerSpec, ModelSpec
+from workers.model_specs import GraphormerSpec, ModelSpec
 
 
 def build_model(spec: ModelSpec, *, num_features: int, num_classes: int) -> nn.Module:

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,8 +20,9 @@ from planner.profiles import ProbeRequest, UnitSample, UnitSize
 from workers.data.distances import distance_buckets
 from workers.data.graph import GraphDataset
 from workers.megagraph.train import build_optimizer
-from workers.models.graphormer import GraphBatch, Graphormer
+from workers.models.graph_batch import GraphBatch
 from workers.models.registry import build_model
+from workers.models.units import GraphTransformer, kind_of
 from workers.ops.row_layout import RowLayout, even_cut
 from workers.probe.memory import count_saved_bytes, measure_peak_bytes
 from workers.probe.ranks import Ranks, time_once_s
@@ -35,7 +37,7 @@ _REHEARSED_SIZE = UnitSize(num_rows=16, num_columns=32, num_shards=2)
 def measure_units(
     request: ProbeRequest, *, spec: TrainSpec, dataset: GraphDataset, ranks: Ranks
 ) -> tuple[UnitSample, ...]:
-    """Embedding, block and head at the sizes and thread counts of ``request``, and the optimiser. Collective.
+    """One unit of each kind at the sizes and thread counts of ``request``, and the optimiser. Collective.
 
     Sizes come in ascending order, and each tells what the next can take at most: what does not fit into the budget is
     repeated less often, then shrunk, so that the largest size is as near to what plans need as time allows.
@@ -124,7 +126,7 @@ class StandInExchange:
 class _Unit:
     """One unit with its input; ``owned`` are tensors that exist whether or not it runs."""
 
-    name: str
+    kind: str
     forward: Callable[[], Tensor]
     owned: tuple[Tensor, ...]
 
@@ -138,7 +140,7 @@ class _Bench:
         self._num_features, self._num_classes = num_features, num_classes
         self._options = {"dtype": getattr(torch, spec.training.dtype), "device": ranks.device}
         model = build_model(spec.model, num_features=num_features, num_classes=num_classes)
-        assert isinstance(model, Graphormer)
+        assert isinstance(model, GraphTransformer)
         self._model = model.to(**self._options).train()
 
     def measure(self, size: UnitSize, *, num_threads: int, repeats: int) -> list[UnitSample]:
@@ -171,11 +173,11 @@ class _Bench:
             [*(statistics.median(column) for column in zip(*seconds, strict=True)), peak_bytes, saved_bytes]
         )
         return UnitSample(
-            unit=unit.name,
+            unit=unit.kind,
             num_graphs=size.num_graphs,
             num_shards=size.num_shards,
             num_rows=size.num_rows,
-            num_columns=size.num_columns if unit.name == "block" else 0,
+            num_columns=size.num_columns if unit.kind == "block" else 0,
             num_threads=num_threads,
             forward_s=forward_s,
             backward_s=backward_s,
@@ -191,16 +193,25 @@ class _Bench:
         return forward_s, time_once_s(lambda: _run_back(outputs.pop()), device=self._ranks.device)
 
     def _units(self, size: UnitSize) -> Iterator[_Unit]:
-        """The units one after the other, so that only one of them holds its inputs."""
-        model, batch = self._model, self._batch(size)
+        """The first unit of every kind, one after the other, so that only one of them holds its inputs."""
+        batch = self._batch(size)
         held = (batch.x, batch.degree, batch.node_ids, *batch.buckets)
-        yield _Unit("embedding", lambda: model.embedding(batch), owned=held)
         hidden = torch.randn(len(batch.x), self._spec.hidden_size, requires_grad=True, **self._options)
-        y = torch.randint(self._num_classes, (len(batch.x),), device=self._ranks.device)
-        yield _Unit("head", lambda: cross_entropy(model.head(hidden), y), owned=(*held, y))
-        block, table = model.blocks[0], model.embedding.distance_table
-        block.attention.exchange = StandInExchange(self._made_up_shards(batch.layout))
-        yield _Unit("block", lambda: block(hidden, table=table, batch=batch), owned=held)
+        met: set[str] = set()
+        for name, module in self._model.units().items():
+            if kind_of(name) in met:
+                continue
+            h = hidden if met else None  # the first unit begins
+            met.add(kind_of(name))
+            for part in module.modules():
+                if hasattr(part, "exchange"):
+                    part.exchange = StandInExchange(self._made_up_shards(batch.layout))
+            forward = partial(module, h, batch=batch)
+            if name == "head":
+                y = torch.randint(self._num_classes, (len(batch.x),), device=self._ranks.device)
+                yield _Unit("head", partial(_loss, forward, y), owned=(*held, y))
+            else:
+                yield _Unit(kind_of(name), forward, owned=held)
 
     def _batch(self, size: UnitSize) -> GraphBatch:
         device = self._ranks.device
@@ -228,6 +239,10 @@ def shard_sizes(size: UnitSize) -> tuple[int, ...]:
     if size.num_shards == 1:
         return (size.num_rows,)
     return (size.num_rows, *even_cut(size.num_columns - size.num_rows, size.num_shards - 1))
+
+
+def _loss(head: Callable[[], Tensor], y: Tensor) -> Tensor:
+    return cross_entropy(head(), y)
 
 
 def _run_back(output: Tensor) -> None:

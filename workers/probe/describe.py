@@ -50,6 +50,7 @@ def _describe_transformer(spec: TrainSpec, model: GraphormerSpec, dataset: Graph
     sizes = tuple(graph.num_nodes for graph in dataset.graphs if _is_trained(graph))
     return TransformerShape(
         model=model.name,
+        units=model.units,
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
         num_heads=model.num_heads,

@@ -12,6 +12,7 @@ from workers.data.distances import distance_buckets
 from workers.data.graph import GraphDataset
 from workers.megagraph import batches as module
 from workers.megagraph.batches import LabelledBatch, ShardedBatches
+from workers.model_specs import Needs
 
 MAX_DISTANCE = 2
 
@@ -19,7 +20,7 @@ MAX_DISTANCE = 2
 def shard(dataset: GraphDataset, graphs: Sequence[int], *, index: int, degree: int) -> LabelledBatch:
     axis = Axis(ranks=tuple(range(degree)), index=index)
     made = ShardedBatches(
-        dataset, axis=axis, max_distance=MAX_DISTANCE, dtype=torch.float32, device=torch.device("cpu")
+        dataset, axis=axis, needs=Needs(max_distance=MAX_DISTANCE), dtype=torch.float32, device=torch.device("cpu")
     )
     return made.batch(graphs, draw=5)
 
@@ -66,7 +67,7 @@ def test_distances_are_searched_once_per_graph(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(module, "distance_buckets", counting)
     made = ShardedBatches(
-        odd_set(), axis=Axis((0,), 0), max_distance=2, dtype=torch.float32, device=torch.device("cpu")
+        odd_set(), axis=Axis((0,), 0), needs=Needs(max_distance=2), dtype=torch.float32, device=torch.device("cpu")
     )
     made.prepare([0, 1])
     made.batch((0, 1), draw=1)
@@ -76,7 +77,7 @@ def test_distances_are_searched_once_per_graph(monkeypatch: pytest.MonkeyPatch) 
 
 def test_one_large_graph_is_not_copied_in_every_step() -> None:
     made = ShardedBatches(
-        one_graph(), axis=Axis((0,), 0), max_distance=2, dtype=torch.float32, device=torch.device("cpu")
+        one_graph(), axis=Axis((0,), 0), needs=Needs(max_distance=2), dtype=torch.float32, device=torch.device("cpu")
     )
     first, second = (made.batch((0,), draw=draw).inputs for draw in (1, 2))
     assert first.x.data_ptr() == second.x.data_ptr()

@@ -16,7 +16,6 @@ from workers.comm.mesh import Mesh
 from workers.comm.ring import RingExchange
 from workers.megagraph.executor import play
 from workers.megagraph.parallelize import check_partition, check_runnable, parallelize
-from workers.models.graphormer import unit_names
 from workers.ops.biased_attention import LocalExchange
 
 CASE = Case(odd_set())
@@ -61,7 +60,7 @@ def test_only_the_named_units_recompute() -> None:
 def test_what_does_not_run_here_is_refused(change: dict[str, Any], message: str) -> None:
     plan = MegaGraphPlan.model_validate(plan_of(CASE).model_dump() | change)
     with pytest.raises(PlanInvalidError, match=message):
-        check_runnable(plan, units=unit_names(CASE.spec))
+        check_runnable(plan, units=CASE.spec.units)
 
 
 def test_a_cut_of_other_graphs_is_refused() -> None:
@@ -74,9 +73,9 @@ def test_a_cut_of_other_graphs_is_refused() -> None:
 
 def test_a_stage_without_all_units_is_refused() -> None:
     plan = plan_of(CASE)
-    stage = plan.stages[0].model_copy(update={"units": ("embedding", "head")})
+    stage = plan.stages[0].model_copy(update={"units": ("features", "head")})
     with pytest.raises(PlanInvalidError, match="in order"):
-        check_runnable(plan.model_copy(update={"stages": (stage,)}), units=unit_names(CASE.spec))
+        check_runnable(plan.model_copy(update={"stages": (stage,)}), units=CASE.spec.units)
 
 
 def test_the_executor_plays_the_actions_in_their_order_and_frees_each_loss() -> None:

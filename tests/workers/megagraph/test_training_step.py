@@ -14,13 +14,14 @@ from workers.data.graph import TEST, TRAIN, VALIDATION, GraphDataset
 from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.data_parallel import GraphDealer
 from workers.megagraph.training_step import count_global, masked_loss, run_step
+from workers.model_specs import Needs
 
 ALONE = Axis(ranks=(0,), index=0)
 MESH = Mesh(world=ALONE, dp=ALONE, cp=ALONE)
 
 
 def batches_of(dataset: GraphDataset, *, dtype: torch.dtype = torch.float64) -> ShardedBatches:
-    return ShardedBatches(dataset, axis=ALONE, max_distance=3, dtype=dtype, device=torch.device("cpu"))
+    return ShardedBatches(dataset, axis=ALONE, needs=Needs(max_distance=3), dtype=dtype, device=torch.device("cpu"))
 
 
 def dealer_of(dataset: GraphDataset, *, num_micro_batches: int = 1) -> GraphDealer:

@@ -1,9 +1,13 @@
 """The plain model: what it sees, what it shares, and where its bias starts."""
 
+from collections import Counter
+
 import pytest
 import torch
 
-from workers.models.graphormer import MAX_DEGREE, GraphBatch, Graphormer
+from workers.models.graph_batch import GraphBatch
+from workers.models.graphormer import MAX_DEGREE, Graphormer
+from workers.models.units import find_ties
 from workers.ops.row_layout import whole
 from workers.spec import GraphormerSpec
 
@@ -34,11 +38,24 @@ def with_changed(batch: GraphBatch, **changes: object) -> GraphBatch:
     return GraphBatch(**{**vars(batch), **changes})
 
 
-def test_units_cover_every_parameter_once() -> None:
+def test_units_cover_every_parameter_and_share_the_distance_table_only() -> None:
     model = build(num_layers=3)
-    assert list(model.units()) == ["embedding", "block.0", "block.1", "block.2", "head"]
-    covered = [parameter for unit in model.units().values() for parameter in unit.parameters()]
-    assert len(covered) == len(set(covered)) == len(list(model.parameters()))
+    assert list(model.units()) == ["features", "degree", "distance", "block.0", "block.1", "block.2", "head"]
+    held = Counter(parameter for unit in model.units().values() for parameter in unit.parameters())
+    assert held.keys() == set(model.parameters())
+    assert {parameter for parameter, count in held.items() if count > 1} == {model.distance.table}
+    assert all(block.attention.distance is model.distance for block in model.blocks)
+
+
+def test_a_tied_parameter_has_one_name_in_the_state_and_loads_into_every_place() -> None:
+    model, other = build(), build()
+    with torch.no_grad():
+        model.distance.table.normal_()
+    state = model.state_dict()
+    assert list(state) == [name for name, _ in model.named_parameters()]
+    other.load_state_dict(state)
+    assert torch.equal(other.blocks[1].attention.distance.table, model.distance.table)
+    assert find_ties(other) == {f"blocks.{index}.attention.distance.table": "distance.table" for index in range(2)}
 
 
 def test_every_parameter_gets_a_gradient() -> None:
@@ -48,14 +65,14 @@ def test_every_parameter_gets_a_gradient() -> None:
 
 
 def test_the_bias_starts_with_near_above_far() -> None:
-    table = build().embedding.distance_table
+    table = build().distance.table
     assert table.shape == (2, SPEC.max_distance + 2)
     assert (table.diff(dim=1) < 0).all()
 
 
 @pytest.mark.parametrize("max_distance", [1, 7, 8, 250])
 def test_no_hop_starts_below_the_far_bucket(max_distance: int) -> None:
-    table = build(max_distance=max_distance).embedding.distance_table
+    table = build(max_distance=max_distance).distance.table
     assert (table >= table[:, -1:]).all()
 
 

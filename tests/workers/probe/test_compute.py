@@ -35,7 +35,7 @@ def test_every_unit_is_measured_at_every_size_and_thread_count():
     found = {(s.unit, s.num_rows, s.num_columns, s.num_graphs, s.num_threads) for s in samples}
     expected = {
         (unit, rows, columns if unit == "block" else 0, graphs, threads)
-        for unit in ("embedding", "block", "head")
+        for unit in ("features", "degree", "distance", "block", "head")
         for rows, columns, graphs in ((8, 16, 1), (16, 32, 3))
         for threads in (1, 2)
     } | {("optimizer", 0, 0, 1, threads) for threads in (1, 2)}

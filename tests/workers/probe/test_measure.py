@@ -77,7 +77,7 @@ def test_the_exchange_of_gradients_is_timed_between_replicas(pool, meeting):
 def test_one_rank_needs_no_group():
     profile = probe(0, 1, "megagraph", Meeting(host="nowhere", port=1))
     assert profile.links == ()
-    assert {unit.unit for unit in profile.units} == {"embedding", "block", "head", "optimizer"}
+    assert {unit.unit for unit in profile.units} == {"features", "degree", "distance", "block", "head", "optimizer"}
 
 
 def test_what_the_first_model_brings_along_is_part_of_the_base(monkeypatch):
