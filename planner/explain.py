@@ -21,6 +21,25 @@ def explain_choice(choice: str, *, num_candidates: int, num_fitting: int) -> str
     return f"Chosen: {choice}; it is the fastest of {num_candidates} candidates, {fitting} into the memory of a rank."
 
 
+def explain_rank_count(
+    best: MegaGraphPlan | MQGNNPlan,
+    *,
+    others: Sequence[MegaGraphPlan | MQGNNPlan],
+    too_large: Sequence[int],
+    asked: int,
+) -> str:
+    """Why this number of ranks, with the step time of every other one that was measured."""
+    sentences = [f"{_count(best.world_size, 'rank')} take {_price(best)}"]
+    sentences += [
+        f"{other.world_size} would take {_price(other)}" for other in sorted(others, key=lambda plan: plan.world_size)
+    ]
+    sentences += [f"with {count} nothing fits into the memory of a rank" for count in too_large]
+    text = "; ".join(sentences).replace("1 rank take", "1 rank takes") + "."
+    if best.world_size < asked:
+        text += f" So {best.world_size} of the {asked} ranks that the job may have are used."
+    return text
+
+
 def explain_memory(limit_bytes: int | None) -> str:
     """What the memory of a rank was held against."""
     if limit_bytes is None:
@@ -94,6 +113,18 @@ def format_bytes(num_bytes: float) -> str:
             value = num_bytes / size
             return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
     return f"{num_bytes:.0f} bytes"
+
+
+def _price(plan: MegaGraphPlan | MQGNNPlan) -> str:
+    """Seconds per step, and how much of them goes into sums and messages between ranks."""
+    assert plan.predicted is not None, "the planner predicts every plan that it makes"
+    between_s = sum(seconds for name, seconds in plan.predicted.terms_s.items() if _is_between_ranks(name))
+    between = f", {between_s:.4f} s of it between ranks" if between_s else ""
+    return f"{plan.predicted.step_time_s:.4f} s per step{between}"
+
+
+def _is_between_ranks(term: str) -> bool:
+    return term == "exchange" or term.startswith("ring_") or term.endswith("_all_reduce")
 
 
 def _describe_transformer(plan: MegaGraphPlan) -> list[str]:

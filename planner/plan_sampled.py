@@ -7,10 +7,10 @@ from planner import explain, queues
 from planner.cluster import RankRoom
 from planner.errors import NoPlanFitsError
 from planner.fitting import is_rough
-from planner.plan import MQGNNPlan, Prediction, QueueBudget, steps_per_report
+from planner.plan import Prediction, QueueBudget, steps_per_report
 from planner.profiles import Profile, SampledShape
 from planner.queues import QueueCandidate, SampledMemory
-from planner.search import Found, Price, find_best, list_runners_up
+from planner.search import Choice, Found, Price, find_best, list_runners_up
 
 # Chosen: a last batch that shortens the mean step by less is within the noise of a probe.
 _WORTH_MEASURING = 0.05
@@ -40,7 +40,7 @@ class _Outlook:
         return Price(step_time_s=self.step_time_s, memory_bytes=self.memory.model_bytes)
 
 
-def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_ranks: int) -> MQGNNPlan:
+def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_ranks: int) -> Choice:
     """The fastest way to run ``num_ranks`` replicas that fits into ``room``. Raises ``NoPlanFitsError``."""
     sizes = batch_sizes_to_probe(shape, num_ranks=num_ranks)
     full, rates = (queues.read_rates(profile, batch_size=size) for size in (sizes[0], sizes[-1]))
@@ -78,7 +78,7 @@ def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_r
         *((explain.NOISY_STAGES,) if is_rough(profile) else ()),
     )
     plan = queues.build_sampled_plan(chosen, shape=shape, num_ranks=num_ranks, queues=best.queues)
-    return plan.model_copy(
+    complete = plan.model_copy(
         update={
             "predicted": Prediction(
                 step_time_s=best.step_time_s,
@@ -90,6 +90,7 @@ def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_r
             "report_every_steps": steps_per_report(best.step_time_s),
         }
     )
+    return Choice(plan=complete, words=chosen.describe())
 
 
 def _fitting_main_memory(

@@ -12,7 +12,7 @@ from planner.fitting import FittedProfile, fit_profile
 from planner.plan import MegaGraphPlan, Prediction, steps_per_report
 from planner.profiles import Profile, TransformerShape
 from planner.schedule import check_actions
-from planner.search import Price, find_best, list_runners_up
+from planner.search import Choice, Price, find_best, list_runners_up
 from planner.simulate import Simulation, simulate
 from planner.space import Candidate, build_plan, list_candidates
 
@@ -34,7 +34,7 @@ class _Outlook:
         return tuple(with_margin(size) for size in self.simulation.memory_bytes)
 
 
-def plan_transformer(shape: TransformerShape, *, profile: Profile, room: RankRoom, num_ranks: int) -> MegaGraphPlan:
+def plan_transformer(shape: TransformerShape, *, profile: Profile, room: RankRoom, num_ranks: int) -> Choice:
     """The fastest plan of ``num_ranks`` ranks that fits into ``room``. Raises ``NoPlanFitsError``."""
     fitted = fit_profile(profile)
     threads = _legal_threads(fitted, room)
@@ -71,7 +71,7 @@ def plan_transformer(shape: TransformerShape, *, profile: Profile, room: RankRoo
         *_ring_reason(shape, chosen.cp_degree),
         *best.costs.guesses,
     )
-    return best.plan.model_copy(
+    complete = best.plan.model_copy(
         update={
             "predicted": Prediction(
                 step_time_s=best.simulation.step_time_s,
@@ -83,6 +83,7 @@ def plan_transformer(shape: TransformerShape, *, profile: Profile, room: RankRoo
             "report_every_steps": steps_per_report(best.simulation.step_time_s),
         }
     )
+    return Choice(plan=complete, words=chosen.describe())
 
 
 def _legal_threads(fitted: FittedProfile, room: RankRoom) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """The planner's two questions: what must be measured for a job, and how should it run.
 
-``probes_for`` is asked before the probe, ``make_plan`` after it. Both are pure: the same values give the same answer.
+``probes_for`` is asked before the probe, ``choose_plan`` after it; where the number of ranks is open, once for each of
+``rank_counts_to_probe``. All are pure: the same values give the same answer.
 """
 
 import math
@@ -10,11 +11,13 @@ from planner.cluster import ClusterSpec, RankRoom, room_per_rank
 from planner.cost.compute import mean_work
 from planner.cost.memory import ring_shard_bytes
 from planner.cost.step_time import ELEMENT_BYTES
-from planner.errors import ProfileMismatchError
+from planner.errors import NoPlanFitsError, ProfileMismatchError
 from planner.plan import MegaGraphPlan, MQGNNPlan
 from planner.plan_sampled import batch_sizes_to_probe, plan_sampled
 from planner.plan_transformer import plan_transformer
 from planner.profiles import JobShape, ProbeRequest, Profile, ProfileKey, SampledShape, TransformerShape, UnitSize
+from planner.rank_counts import best_of
+from planner.search import Choice
 from planner.space import Candidate, list_candidates
 
 # Chosen: three sizes tell a constant, rows and pairs (which grow with the square) apart.
@@ -54,6 +57,31 @@ def make_plan(shape: JobShape, *, cluster: ClusterSpec, profile: Profile, num_ra
     Raises ``ProfileMismatchError`` when the profile was measured for another job or number of ranks, and
     ``NoPlanFitsError`` when nothing fits; the message names the nearest miss.
     """
+    return _choose(shape, cluster=cluster, profile=profile, num_ranks=num_ranks).plan
+
+
+def choose_plan(
+    shape: JobShape, *, cluster: ClusterSpec, profiles: Sequence[Profile], most_ranks: int
+) -> MegaGraphPlan | MQGNNPlan:
+    """The fastest plan over all numbers of ranks that were measured; ``most_ranks`` is what the job asked for.
+
+    One profile leaves no choice, and the plan is that of ``make_plan``. Raises as ``make_plan`` does; where nothing
+    fits, for the most ranks, which need least memory each.
+    """
+    choices: list[Choice] = []
+    too_large: dict[int, NoPlanFitsError] = {}
+    for profile in sorted(profiles, key=lambda profile: profile.key.num_ranks):
+        num_ranks = profile.key.num_ranks
+        try:
+            choices.append(_choose(shape, cluster=cluster, profile=profile, num_ranks=num_ranks))
+        except NoPlanFitsError as error:
+            too_large[num_ranks] = error
+    if not choices:
+        raise too_large[max(too_large)]
+    return best_of(choices, too_large=sorted(too_large), most_ranks=most_ranks)
+
+
+def _choose(shape: JobShape, *, cluster: ClusterSpec, profile: Profile, num_ranks: int) -> Choice:
     _check_profile(shape, profile, num_ranks)
     room = _room(profile.key, cluster)
     if isinstance(shape, SampledShape):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from planner.errors import NoPlanFitsError
-from planner.plan import RunnerUp
+from planner.plan import MegaGraphPlan, MQGNNPlan, RunnerUp
 
 C = TypeVar("C")
 _MAX_RUNNERS_UP = 3
@@ -41,6 +41,14 @@ class Found(Generic[C]):
     def num_fitting(self, limit_bytes: int | None) -> int:
         """How many candidates are within ``limit_bytes``."""
         return sum(_fits(entry, limit_bytes) for entry in (self.best, *self.others))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The plan of the best candidate for one number of ranks, and that candidate in words."""
+
+    plan: MegaGraphPlan | MQGNNPlan
+    words: str
 
 
 def find_best(

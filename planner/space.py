@@ -47,10 +47,8 @@ def list_candidates(shape: TransformerShape, *, num_ranks: int, thread_counts: S
     micro-batches, at most one per graph: fewer are faster, more take less memory. Raises ``NoPlanFitsError`` when no
     product of dp and cp makes ``num_ranks``.
     """
-    most_replicas = min(len(shape.graph_sizes), shape.graphs_per_step)
-    smallest = min(shape.graph_sizes)
-    pairs = [(dp, num_ranks // dp) for dp in range(1, num_ranks + 1) if num_ranks % dp == 0]
-    legal = [(dp, cp) for dp, cp in pairs if dp <= most_replicas and cp <= smallest]
+    most_replicas, smallest = _most_replicas(shape), min(shape.graph_sizes)
+    legal = legal_degrees(shape, num_ranks=num_ranks)
     if not legal:
         raise NoPlanFitsError(
             f"{num_ranks} ranks cannot be used: at most {most_replicas} replicas have a graph in every step and a graph"
@@ -67,7 +65,18 @@ def list_candidates(shape: TransformerShape, *, num_ranks: int, thread_counts: S
         for recompute in (False, True)
         for threads in sorted(thread_counts)
     )
-    return Space(candidates=candidates, reasons=_reasons(shape, pairs, legal))
+    return Space(candidates=candidates, reasons=_reasons(shape, num_ranks, legal))
+
+
+def legal_degrees(shape: TransformerShape, *, num_ranks: int) -> list[tuple[int, int]]:
+    """All (dp, cp) that use ``num_ranks`` ranks, the fewest replicas first."""
+    replicas = range(1, min(num_ranks, _most_replicas(shape)) + 1)
+    pairs = [(dp, num_ranks // dp) for dp in replicas if num_ranks % dp == 0]
+    return [(dp, cp) for dp, cp in pairs if cp <= min(shape.graph_sizes)]
+
+
+def _most_replicas(shape: TransformerShape) -> int:
+    return min(len(shape.graph_sizes), shape.graphs_per_step)
 
 
 def build_plan(candidate: Candidate, *, shape: TransformerShape) -> MegaGraphPlan:
@@ -98,11 +107,8 @@ def _micro_batch_counts(num_graphs: int) -> tuple[int, ...]:
     return (*(2**power for power in range(num_graphs.bit_length()) if 2**power < num_graphs), num_graphs)
 
 
-def _reasons(
-    shape: TransformerShape, pairs: Sequence[tuple[int, int]], legal: Sequence[tuple[int, int]]
-) -> tuple[str, ...]:
+def _reasons(shape: TransformerShape, num_ranks: int, legal: Sequence[tuple[int, int]]) -> tuple[str, ...]:
     reasons = []
-    num_ranks = pairs[0][1]
     if len(shape.graph_sizes) == 1 and num_ranks > 1:
         reasons.append(
             "There is one graph, and data parallelism deals out whole graphs: dp is 1, and all"

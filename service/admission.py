@@ -52,7 +52,7 @@ class Admission:
 def admit(queue: Sequence[JobRecord], *, promised: Sequence[JobRecord], cluster: ClusterSpec) -> Admission:
     """Walk the queue once. ``promised`` are the jobs submitted and not ended; a driver itself takes nothing."""
     total = Amount(cluster.num_cpus, cluster.num_gpus)
-    free = (total - sum((asked_by(job.spec.resources) for job in promised), Amount())).at_least_none()
+    free = (total - sum((promised_to(job) for job in promised), Amount())).at_least_none()
     start: list[JobRecord] = []
     waiting: dict[str, Waiting] = {}
     blocked = False
@@ -71,9 +71,17 @@ def admit(queue: Sequence[JobRecord], *, promised: Sequence[JobRecord], cluster:
 
 
 def asked_by(resources: ResourcesSpec) -> Amount:
-    """What all workers of a job take together."""
-    workers = resources.num_workers
-    return Amount(workers * resources.cpus_per_worker, workers * resources.gpus_per_worker)
+    """What all workers of a job take together, if its plan uses as many as it may."""
+    return _all_workers(resources, resources.num_workers)
+
+
+def promised_to(job: JobRecord) -> Amount:
+    """What a submitted job holds: the ranks of its plan, and all that it asked for before it has one."""
+    return _all_workers(job.spec.resources, job.world_size or job.spec.resources.num_workers)
+
+
+def _all_workers(resources: ResourcesSpec, num_workers: int) -> Amount:
+    return Amount(num_workers * resources.cpus_per_worker, num_workers * resources.gpus_per_worker)
 
 
 def why_never(resources: ResourcesSpec, cluster: ClusterSpec) -> str | None:

@@ -11,7 +11,7 @@ each step into the store. Whatever happens ends in a terminal state with a reaso
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -66,8 +66,8 @@ class Engine(Protocol):
         """Run the probes on ranks like those that will train."""
         ...
 
-    def plan(self, shape: JobShape, *, cluster: ClusterSpec, profile: Profile, num_ranks: int) -> AnyPlan:
-        """Ask the planner actor."""
+    def plan(self, shape: JobShape, *, cluster: ClusterSpec, profiles: Sequence[Profile], most_ranks: int) -> AnyPlan:
+        """Ask the planner actor, with a profile for every number of ranks that it may choose."""
         ...
 
     def train(self, order: RunOrder) -> dict[str, float]:
@@ -211,9 +211,9 @@ class _Run:
         dataset = self._prepare_data()
         shape = describe_job(self.job.spec.train_spec(), dataset)
         cluster = self._engine.shape()
-        profile = self._find_or_measure(shape, cluster)
+        profiles = [self._find_or_measure(shape, cluster, count) for count in self._rank_counts(shape)]
         self._move(JobState.PLANNING)
-        plan = self._make_plan(shape, cluster, profile)
+        plan = self._make_plan(shape, cluster, profiles)
         self._move(JobState.SCHEDULING)
         last = self._engine.train(
             RunOrder(
@@ -244,8 +244,17 @@ class _Run:
         )
         return dataset
 
-    def _find_or_measure(self, shape: JobShape, cluster: ClusterSpec) -> Profile:
-        key = self._profile_key(shape, cluster)
+    def _rank_counts(self, shape: JobShape) -> tuple[int, ...]:
+        """The numbers of ranks to plan for; the planner is asked only where there is a choice."""
+        resources = self.job.spec.resources
+        if resources.fewest_workers == resources.num_workers:
+            return (resources.num_workers,)
+        from planner.rank_counts import rank_counts_to_probe
+
+        return rank_counts_to_probe(shape, fewest=resources.fewest_workers, most=resources.num_workers)
+
+    def _find_or_measure(self, shape: JobShape, cluster: ClusterSpec, num_ranks: int) -> Profile:
+        key = self._profile_key(shape, cluster, num_ranks)
         profile = self._store.find_profile(key.fingerprint)
         if profile is not None:
             self._tell("profile", text=f"profile {key.fingerprint} is known", fingerprint=key.fingerprint, cached=True)
@@ -262,21 +271,21 @@ class _Run:
         self._tell("profile", text=text, fingerprint=key.fingerprint, duration_s=profile.duration_s)
         return profile
 
-    def _profile_key(self, shape: JobShape, cluster: ClusterSpec) -> ProfileKey:
+    def _profile_key(self, shape: JobShape, cluster: ClusterSpec, num_ranks: int) -> ProfileKey:
         resources = self.job.spec.resources
         return profile_key(
             shape,
             cluster=cluster,
-            num_ranks=resources.num_workers,
+            num_ranks=num_ranks,
             cpus_per_rank=resources.cpus_per_worker,
             gpus_per_rank=resources.gpus_per_worker,
         )
 
-    def _make_plan(self, shape: JobShape, cluster: ClusterSpec, profile: Profile) -> AnyPlan:
-        num_ranks = self.job.spec.resources.num_workers
-        plan = self._engine.plan(shape, cluster=cluster, profile=profile, num_ranks=num_ranks)
+    def _make_plan(self, shape: JobShape, cluster: ClusterSpec, profiles: Sequence[Profile]) -> AnyPlan:
+        most = self.job.spec.resources.num_workers
+        plan = self._engine.plan(shape, cluster=cluster, profiles=profiles, most_ranks=most)
         self._store.save_plan(self.job.id, plan)
-        self._tell("plan", text=" ".join(plan.reasons) or f"a plan for {num_ranks} rank(s)", kind=plan.kind)
+        self._tell("plan", text=" ".join(plan.reasons) or f"a plan for {plan.world_size} rank(s)", kind=plan.kind)
         return plan
 
     def _move(self, target: JobState) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import signal
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -65,16 +66,16 @@ class RayEngine:
         )
         return profile
 
-    def plan(self, shape: JobShape, *, cluster: ClusterSpec, profile: Profile, num_ranks: int) -> AnyPlan:
+    def plan(self, shape: JobShape, *, cluster: ClusterSpec, profiles: Sequence[Profile], most_ranks: int) -> AnyPlan:
         """Ask the planner actor, once; it ends with the answer."""
-        asked = self._planner.make_plan.remote(shape, cluster=cluster, profile=profile, num_ranks=num_ranks)
+        asked = self._planner.choose_plan.remote(shape, cluster=cluster, profiles=profiles, most_ranks=most_ranks)
         try:
             plan: AnyPlan = ray.get(asked, timeout=PLAN_TIMEOUT_S)
         except RayTaskError as error:
             raise error.cause from None
         except GetTimeoutError:
             raise PlanTimeoutError(
-                f"the planner did not answer within {PLAN_TIMEOUT_S:g} s for {num_ranks} ranks; look on the dashboard"
+                f"the planner did not answer within {PLAN_TIMEOUT_S:g} s for {most_ranks} ranks; look on the dashboard"
                 " whether its actor could start, or ask for fewer ranks, which makes its search smaller"
             ) from None
         ray.kill(self._planner)

@@ -44,7 +44,7 @@ def build_trainer(order: RunOrder) -> RankTrainer:
     return RankTrainer(
         train_loop,
         train_loop_config=loop_config(order).model_dump(mode="json"),
-        scaling_config=_scaling(order.spec.resources),
+        scaling_config=_scaling(order.spec.resources, num_ranks=order.plan.world_size),
         torch_config=RankGroupConfig(backend="nccl" if order.spec.resources.gpus_per_worker else "gloo"),
         run_config=RunConfig(
             name=job_dir.name,
@@ -70,10 +70,8 @@ def loop_config(order: RunOrder) -> LoopConfig:
     )
 
 
-def _scaling(resources: ResourcesSpec) -> ScalingConfig:
+def _scaling(resources: ResourcesSpec, *, num_ranks: int) -> ScalingConfig:
     each: dict[str, Any] = {"CPU": resources.cpus_per_worker}
     if resources.gpus_per_worker:
         each["GPU"] = resources.gpus_per_worker
-    return ScalingConfig(
-        num_workers=resources.num_workers, use_gpu=bool(resources.gpus_per_worker), resources_per_worker=each
-    )
+    return ScalingConfig(num_workers=num_ranks, use_gpu=bool(resources.gpus_per_worker), resources_per_worker=each)

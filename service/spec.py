@@ -23,11 +23,28 @@ class JobState(StrEnum):
 
 
 class ResourcesSpec(Frozen):
-    """What the job asks of the cluster: ranks, and CPUs and GPUs for each of them."""
+    """What the job asks of the cluster: ranks, and CPUs and GPUs for each of them.
+
+    The planner chooses between ``min_workers`` and ``num_workers`` ranks; without ``min_workers`` there is no choice.
+    """
 
     num_workers: int = Field(default=2, ge=1, le=8192)
+    min_workers: int | None = Field(default=None, ge=1, le=8192)
     cpus_per_worker: float = Field(default=1.0, gt=0, le=1024)
     gpus_per_worker: float = Field(default=0.0, ge=0, le=16)
+
+    @property
+    def fewest_workers(self) -> int:
+        """The least number of ranks that the planner may choose."""
+        return self.num_workers if self.min_workers is None else self.min_workers
+
+    @field_validator("min_workers")
+    @classmethod
+    def _check_range(cls, value: int | None, info: ValidationInfo) -> int | None:
+        most = info.data.get("num_workers")
+        if value is not None and most is not None and value > most:
+            raise ValueError(f"give at most num_workers, which is {most}, or leave it out for exactly that many")
+        return value
 
     @field_validator("gpus_per_worker")
     @classmethod

@@ -28,7 +28,10 @@ class Waiting(Frozen):
 
 
 class JobRecord(Frozen):
-    """One job as the database knows it. ``observed_at`` is the driver's last sign of life."""
+    """One job as the database knows it.
+
+    ``observed_at`` is the driver's last sign of life, ``world_size`` the ranks of its plan (None before it has one).
+    """
 
     id: str
     spec: JobSpec
@@ -43,6 +46,7 @@ class JobRecord(Frozen):
     cancel_requested_at: datetime | None = None
     waiting: Waiting | None = None
     submission_id: str | None = None
+    world_size: int | None = None
     restarts: int = 0
     progress: dict[str, Any] = Field(default_factory=dict)
     result: dict[str, Any] | None = None

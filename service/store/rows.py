@@ -1,5 +1,6 @@
 """From rows to records, and finding the row of a job."""
 
+import json
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -45,6 +46,7 @@ def to_record(row: JobRow, *, position: int = 0) -> JobRecord:
         cancel_requested_at=row.cancel_requested_at,
         waiting=None if row.waiting is None else Waiting(**row.waiting, position=position),
         submission_id=row.submission_id,
+        world_size=None if row.plan is None else _world_size(row.plan),
         restarts=row.restarts,
         progress=row.progress or {},
         result=row.result,
@@ -65,3 +67,9 @@ def to_event(row: EventRow) -> Event:
 def _spec(text: str) -> JobSpec:
     """Specs never change and are read again and again, so each is parsed once."""
     return JobSpec.model_validate_json(text)
+
+
+@lru_cache(maxsize=256)
+def _world_size(plan: str) -> int:
+    """Read again and again by the dispatcher; plans may be long, so fewer are kept than specs."""
+    return int(json.loads(plan)["world_size"])

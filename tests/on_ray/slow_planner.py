@@ -14,9 +14,9 @@ PLANNING_S = 60
 class SlowPlanner(PlannerActor):
     """Answers at last."""
 
-    def make_plan(self, *arguments: Any, **named: Any) -> Any:
+    def choose_plan(self, *arguments: Any, **named: Any) -> Any:
         time.sleep(PLANNING_S)
-        return super().make_plan(*arguments, **named)
+        return super().choose_plan(*arguments, **named)
 
 
 if __name__ == "__main__":

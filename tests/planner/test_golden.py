@@ -1,7 +1,8 @@
 """Stored profiles give stored plans: a change of the planner that moves a real decision must show itself here.
 
-The profiles are answers of real probes on two cores, clocked in processor seconds because the machine was shared.
-Two are of a model whose embedding was one unit: to the planner a unit is a name and its samples.
+The profiles are answers of real probes on two cores, clocked in processor seconds because the machine was shared. A
+plan may be made from several of them, one for each number of ranks that its job allows. Two are of a model whose
+embedding was one unit: to the planner a unit is a name and its samples.
 ``python -m tests.planner.test_golden`` writes the plans anew; look at the difference before you keep it.
 """
 
@@ -12,19 +13,28 @@ import pytest
 
 from planner.cluster import ClusterSpec, NodeSpec
 from planner.plan import PLAN_ADAPTER
-from planner.planner import make_plan
+from planner.planner import choose_plan
 from planner.profiles import Profile
 
 GOLDEN = Path(__file__).parent / "golden"
-NAMES = sorted(path.name.removesuffix(".profile.json") for path in GOLDEN.glob("*.profile.json"))
+PROFILES = {
+    "cora-2-ranks": ("cora-2-ranks",),
+    "cora-1-to-2-ranks": ("cora-1-rank", "cora-2-ranks"),
+    "photo-2-replicas": ("photo-2-replicas",),
+    "photo-1-to-2-replicas": ("photo-1-rank", "photo-2-replicas"),
+    "sbm-graphs-4-ranks": ("sbm-graphs-4-ranks",),
+}
+NAMES = sorted(PROFILES)
 CLUSTER = ClusterSpec(
     nodes=(NodeSpec(node_id="a", address="10.0.0.1", num_cpus=8, physical_cores=2, memory_bytes=16 * 2**30),)
 )
 
 
 def plan_of(name: str) -> dict:
-    profile = Profile.model_validate_json((GOLDEN / f"{name}.profile.json").read_text())
-    plan = make_plan(profile.key.shape, cluster=CLUSTER, profile=profile, num_ranks=profile.key.num_ranks)
+    files = [GOLDEN / f"{profile}.profile.json" for profile in PROFILES[name]]
+    profiles = [Profile.model_validate_json(file.read_text()) for file in files]
+    most = max(profile.key.num_ranks for profile in profiles)
+    plan = choose_plan(profiles[0].key.shape, cluster=CLUSTER, profiles=profiles, most_ranks=most)
     return json.loads(plan.model_dump_json())
 
 

@@ -45,6 +45,11 @@ def test_what_is_promised_counts_as_taken() -> None:
     assert admission.waiting["j0"].reason == "asked 2 CPUs; 1 of 4 CPUs are not promised to running jobs"
 
 
+def test_ranks_that_a_plan_does_not_use_are_free_for_others() -> None:
+    planned = waiting_job("running", job_spec(workers=3)).model_copy(update={"world_size": 2})
+    assert started(admit(queue(job_spec(workers=2)), promised=[planned], cluster=cluster_spec((4, 0)))) == ["j0"]
+
+
 def test_a_job_that_never_fits_says_what_the_cluster_lacks_and_blocks_nobody() -> None:
     admission = admit(queue(job_spec(workers=2, gpus=4), job_spec()), promised=[], cluster=cluster_spec((4, 0)))
     assert started(admission) == ["j1"]

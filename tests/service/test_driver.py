@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class PlayedEngine:
         self._store = store
         self._during = during
         self.calls: list[str] = []
+        self.planned_for: list[int] = []
         self.order: RunOrder | None = None
 
     def connect(self) -> None:
@@ -49,7 +50,10 @@ class PlayedEngine:
         self._enter("measure")
         return Profile(key=request.key, measured_at="2026-11-29T00:00:00Z", duration_s=0.5)
 
-    def plan(self, shape: JobShape, *, cluster: ClusterSpec, profile: Profile, num_ranks: int) -> MegaGraphPlan:
+    def plan(
+        self, shape: JobShape, *, cluster: ClusterSpec, profiles: Sequence[Profile], most_ranks: int
+    ) -> MegaGraphPlan:
+        self.planned_for = [profile.key.num_ranks for profile in profiles]
         self._enter("plan")
         return two_rank_plan()
 
@@ -138,6 +142,19 @@ def test_the_plan_is_stored_before_the_ranks_start(store: JobStore, settings: Se
 def test_a_profile_is_measured_once_for_equal_jobs(store: JobStore, settings: Settings) -> None:
     assert "measure" in run(store, settings, submit(store)).calls
     assert "measure" not in run(store, settings, submit(store)).calls
+
+
+def test_every_number_of_ranks_that_the_plan_may_use_is_measured(store: JobStore, settings: Settings) -> None:
+    engine = run(store, settings, submit(store, resources={"min_workers": 1, "num_workers": 3}))
+    assert engine.planned_for == [1, 2, 3]
+    assert engine.calls.count("measure") == 3
+
+
+def test_a_job_with_a_plan_says_how_many_ranks_it_has(store: JobStore, settings: Settings) -> None:
+    job = submit(store, resources={"min_workers": 1, "num_workers": 3})
+    assert job.world_size is None
+    run(store, settings, job)
+    assert store.get_job(job.id).world_size == 2
 
 
 def test_a_rough_profile_is_used_and_not_kept(store: JobStore, settings: Settings) -> None:

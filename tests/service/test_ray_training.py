@@ -33,6 +33,11 @@ def test_restarts_are_bounded_in_every_way(tmp_path: Path) -> None:
     assert failures.controller_failure_limit == MOST_START_FAILURES
 
 
+def test_as_many_ranks_run_as_the_plan_has(tmp_path: Path) -> None:
+    trainer = build_trainer(order(tmp_path, num_workers=4, min_workers=1))
+    assert trainer.scaling_config.num_workers == two_rank_plan().world_size
+
+
 def test_ranks_with_gpus_talk_nccl_and_others_gloo(tmp_path: Path) -> None:
     assert build_trainer(order(tmp_path)).backend_config.backend == "gloo"
     trainer = build_trainer(order(tmp_path, gpus_per_worker=1))

@@ -145,6 +145,12 @@ def test_part_of_a_gpu_is_for_one_rank_alone(workers: int, gpus: float, is_fine:
     assert all("whole GPUs" in fault.fix for fault in faults)
 
 
+def test_the_fewest_workers_are_not_more_than_the_most() -> None:
+    assert faults_of(resources={"min_workers": 2, "num_workers": 2}) == {}
+    fault = faults_of(resources={"min_workers": 3, "num_workers": 2})["/resources/min_workers"]
+    assert fault.fix == "give at most num_workers, which is 2, or leave it out for exactly that many"
+
+
 def test_a_bound_is_told_whole() -> None:
     assert faults_of(training={"seed": 2**31})["/training/seed"].fix == "choose a value < 2147483648"
 
