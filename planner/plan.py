@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from planner.errors import PlanInvalidError
 from planner.frozen import Frozen
@@ -142,7 +142,26 @@ class MQGNNPlan(Frozen):
 
 
 Plan = Annotated[MegaGraphPlan | MQGNNPlan, Field(discriminator="kind")]
-PLAN_ADAPTER: TypeAdapter[MegaGraphPlan | MQGNNPlan] = TypeAdapter(Plan)
+_ADAPTER: TypeAdapter[MegaGraphPlan | MQGNNPlan] = TypeAdapter(Plan)
+
+
+def parse_plan(document: object) -> MegaGraphPlan | MQGNNPlan:
+    """A plan from JSON (text or bytes) or from the values of one: the one way to read a plan, written by hand or not.
+
+    Raises ``PlanInvalidError`` with the law that it breaks, or with every fault of its fields.
+    """
+    try:
+        if isinstance(document, str | bytes):
+            return _ADAPTER.validate_json(document)
+        return _ADAPTER.validate_python(document)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+        broken = [fault.get("ctx", {}).get("error") for fault in faults]
+        law = next((cause for cause in broken if isinstance(cause, PlanInvalidError)), None)
+        if law is not None:
+            raise law from None
+        named = "; ".join(f"/{'/'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+        raise PlanInvalidError(f"this is no plan: {named}") from None
 
 
 def steps_per_report(step_time_s: float) -> int:

@@ -19,7 +19,7 @@ from typing import Protocol
 from planner.cluster import ClusterSpec
 from planner.plan import MegaGraphPlan, MQGNNPlan
 from planner.profiles import JobShape, ProbeRequest, Profile, ProfileKey
-from service.driver_watch import DriverWatch, StopOrder, StopOrderedError, sigint_raises
+from service.driver_watch import DriverWatch, StopOrder, sigint_raises
 from service.failures import explain
 from service.outcome import build_result
 from service.settings import Settings
@@ -52,7 +52,7 @@ class RunOrder:
 
 
 class Engine(Protocol):
-    """The cluster from inside a driver. Every call may be interrupted by ``StopOrderedError``."""
+    """The cluster from inside a driver. Every call may be interrupted by ``KeyboardInterrupt``."""
 
     def connect(self) -> None:
         """Join the cluster; whatever is slow to start begins to start now."""
@@ -131,7 +131,7 @@ def _claim(job_id: str, store: JobStore) -> JobRecord | None:
 def _end_of(run: "_Run", watch: DriverWatch) -> _End:
     try:
         return _attempt(run, watch)
-    except StopOrderedError:
+    except KeyboardInterrupt:
         return _stopped(watch)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on nothing changes how the job ends
@@ -142,7 +142,7 @@ def _attempt(run: "_Run", watch: DriverWatch) -> _End:
         watch.start()
         run.to_end()
         return _End(target=JobState.FINISHED)
-    except (StopOrderedError, SystemExit):  # Ray turns SIGTERM into the latter
+    except (KeyboardInterrupt, SystemExit):  # of StopOrderedError Ray may leave the former; SIGTERM is the latter
         return _stopped(watch)
     except Exception as error:
         if watch.order is not None:  # taking a run apart makes calls fail in many ways; the order is the reason

@@ -42,8 +42,12 @@ _STOPPED_FROM_OUTSIDE = StopOrder(
 )
 
 
-class StopOrderedError(BaseException):
-    """Raised in the main thread when it has to stop; not an ``Exception``, so that nobody takes it for a failure."""
+class StopOrderedError(KeyboardInterrupt):
+    """Raised in the main thread when it has to stop.
+
+    Not an ``Exception``, so that nobody takes it for a failure; and a ``KeyboardInterrupt``, because Ray's calls look
+    for signals from C++, swallow whatever a handler raises but that, and raise a plain one in its place.
+    """
 
 
 class DriverWatch:

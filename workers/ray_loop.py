@@ -21,7 +21,7 @@ from ray.train.v2._internal.execution import context as rays_context
 from ray.train.v2.api.report_config import CheckpointUploadMode
 
 from planner.frozen import Frozen
-from planner.plan import Plan
+from planner.plan import Plan, parse_plan
 from workers.data.paths import DataPaths
 from workers.errors import VersionMismatchError
 from workers.runtime import run_rank
@@ -44,8 +44,11 @@ class LoopConfig(Frozen):
 
 
 def train_loop(config: dict[str, Any]) -> dict[str, float]:
-    """Train one rank. ``config`` is a ``LoopConfig`` in JSON types. Raises the errors of ``workers.errors``."""
-    loop = LoopConfig.model_validate(config)
+    """Train one rank. ``config`` is a ``LoopConfig`` in JSON types.
+
+    Raises ``PlanInvalidError`` and the errors of ``workers.errors``.
+    """
+    loop = LoopConfig.model_validate({**config, "plan": parse_plan(config["plan"])})
     node = ray.util.get_node_ip_address()
     check_version(loop.graphmill_version, node=node)
     logging.getLogger(rays_context.__file__).setLevel(logging.WARNING)  # it prints every report of every rank in full

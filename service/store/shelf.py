@@ -2,7 +2,7 @@
 
 from sqlalchemy.orm import Session
 
-from planner.plan import PLAN_ADAPTER, MegaGraphPlan, MQGNNPlan
+from planner.plan import MegaGraphPlan, MQGNNPlan, parse_plan
 from planner.profiles import Profile
 from service.store.rows import find_row, now
 from service.store.tables import ProfileRow
@@ -16,7 +16,7 @@ def put_plan(session: Session, job_id: str, plan: MegaGraphPlan | MQGNNPlan) -> 
 def read_plan(session: Session, job_id: str) -> MegaGraphPlan | MQGNNPlan | None:
     """The plan of a job, None before it was planned."""
     text = find_row(session, job_id).plan
-    return None if text is None else PLAN_ADAPTER.validate_json(text)
+    return None if text is None else parse_plan(text)
 
 
 def put_profile(session: Session, profile: Profile) -> None:

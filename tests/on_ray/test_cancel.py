@@ -23,6 +23,7 @@ def cancel(cluster: LiveCluster, job_id: str) -> None:
     assert (job.reason.code, job.reason.text) == ("cancelled", f"cancelled by its user while {before}")
     cluster.wait_until_clean(timeout_s=LIMIT_S - (time.monotonic() - asked_at))
     assert cluster.client.status(job_id).state is RunState.SUCCEEDED
+    assert "ending it now" not in cluster.log(job_id)  # it left by itself
 
 
 def test_while_profiling(cluster: LiveCluster) -> None:

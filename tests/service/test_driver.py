@@ -232,6 +232,21 @@ def test_a_cancel_interrupts_every_phase(store: JobStore, settings: Settings, ph
     assert engine.calls.index("close") == engine.calls.index(phase) + 1
 
 
+def test_a_cancel_is_understood_from_the_plain_interrupt_that_ray_raises(store: JobStore, settings: Settings) -> None:
+    job = submit(store)
+
+    def cancel_inside_ray() -> None:
+        store.request_cancel(job.id)
+        try:
+            time.sleep(20)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None
+
+    run(store, settings, job, plan=cancel_inside_ray)
+    assert store.get_job(job.id).state is JobState.CANCELLED
+    assert reason_of(store, job)[0] == "cancelled"
+
+
 def test_the_cluster_is_left_before_the_job_is_called_cancelled(store: JobStore, settings: Settings) -> None:
     job = submit(store)
     seen: list[JobState] = []
