@@ -33,10 +33,6 @@ class Axis:
         """How many ranks share the line: the degree of the axis."""
         return len(self.ranks)
 
-    def neighbour(self, offset: int) -> int:
-        """Global rank of the one ``offset`` places further round the line."""
-        return self.ranks[(self.index + offset) % self.size]
-
     def barrier(self) -> None:
         """Wait until all ranks of the line are here."""
         if self.group is not None:

@@ -11,11 +11,10 @@ Shards may be of any size, also empty: all ranks know all sizes from the layout,
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from workers.comm.axis import Axis
+from workers.comm.wire import Transfer, Wire
 from workers.ops.row_layout import RowLayout
 
 # The two streams from one rank to the next must not be taken for each other.
@@ -27,6 +26,7 @@ class RingExchange:
 
     def __init__(self, axis: Axis) -> None:
         self._axis = axis
+        self.wire = Wire(axis)
 
     def visit(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], None]) -> None:
         """See ``Exchange``. The next shard travels while ``visitor`` works."""
@@ -59,28 +59,23 @@ class RingExchange:
     def _pass_on(self, tensor: Tensor, step: int, layout: RowLayout, *, tag: int) -> "_Arriving":
         """Send what belongs to this step's shard to the next rank; what arrives belongs to the next step's shard."""
         if self._axis.size == 1:
-            return _Arriving(received=tensor, sent=tensor, works=())
+            return _Arriving(tensor, transfer=None)
         rows = layout.num_rows(self._shard_at(step + 1))
-        received = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
-        group = self._axis.group
-        operations = [
-            dist.P2POp(call, buffer, self._axis.neighbour(offset), group, tag)
-            for call, buffer, offset in ((dist.isend, tensor, +1), (dist.irecv, received, -1))
-            if buffer.numel()
-        ]
-        works = tuple(dist.batch_isend_irecv(operations)) if operations else ()
-        return _Arriving(received=received, sent=tensor, works=works)
+        received = tensor.new_empty(rows, *tensor.shape[1:])
+        following, preceding = ((self._axis.index + offset) % self._axis.size for offset in (+1, -1))
+        return _Arriving(
+            received, transfer=self.wire.start(sends={following: tensor}, receives={preceding: received}, tag=tag)
+        )
 
 
 @dataclass(frozen=True)
 class _Arriving:
-    """A shard under way. ``sent`` is held so that its memory lives until it has left."""
+    """A shard under way."""
 
     received: Tensor
-    sent: Tensor
-    works: tuple[dist.Work, ...]
+    transfer: Transfer | None
 
     def wait(self) -> Tensor:
-        for work in self.works:
-            work.wait()
+        if self.transfer is not None:
+            self.transfer.wait()
         return self.received

@@ -71,8 +71,3 @@ def groups_after_closing(rank: int, world_size: int) -> int:
 
 def test_closing_a_mesh_frees_its_three_groups(pool: GlooPool) -> None:
     assert pool.run(groups_after_closing) == [3] * 4
-
-
-def test_neighbours_go_round_the_line() -> None:
-    axis = Axis(ranks=(4, 6, 9), index=2)
-    assert (axis.neighbour(+1), axis.neighbour(-1)) == (4, 6)

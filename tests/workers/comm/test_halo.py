@@ -1,0 +1,80 @@
+"""The halo: rows come from their owners, gradients go back to them, and the work in between hides both ways."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.kit.gloo_pool import GlooPool
+from workers.comm.axis import Axis
+from workers.comm.halo import HaloExchange
+from workers.ops.exchanges import LocalNeighbours
+from workers.ops.row_edges import Halo
+
+SIZES = (3, 0, 2, 4)  # own rows of each rank; the second has none
+# NEEDS[reader][owner]: which rows of the owner the reader's edges start from. Rank 3 needs nothing, rank 1 neither.
+NEEDS = {0: {2: [1], 3: [0, 3]}, 2: {0: [0, 2], 3: [3]}}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[GlooPool]:
+    with GlooPool(4) as pool:
+        yield pool
+
+
+def halo_of(rank: int) -> Halo:
+    send = [NEEDS.get(reader, {}).get(rank, []) for reader in range(4)]
+    return Halo(
+        send=tuple(torch.tensor(rows, dtype=torch.int64) for rows in send),
+        receive=tuple(len(NEEDS.get(rank, {}).get(owner, [])) for owner in range(4)),
+    )
+
+
+def exchange_rows(rank: int, world_size: int) -> tuple[list[float], list[float], int, int]:
+    """What comes here, what gradient goes home, and the bytes sent forward and in all."""
+    neighbours = HaloExchange(Axis(ranks=tuple(range(world_size)), index=rank, group=dist.group.WORLD))
+    x = torch.arange(SIZES[rank], dtype=torch.float64).add(10 * rank).unsqueeze(1).repeat(1, 2).requires_grad_()
+    pending = neighbours.begin(x, halo=halo_of(rank))
+    between = (x * 2).sum()
+    extended = pending.rows()
+    forward = neighbours.wire.bytes_sent
+    ((rank + 1) * extended.sum() + between).backward()
+    return extended[SIZES[rank] :, 0].tolist(), x.grad[:, 0].tolist(), forward, neighbours.wire.bytes_sent
+
+
+def test_rows_come_from_their_owners_and_gradients_return_to_them(pool: GlooPool) -> None:
+    results = pool.run(exchange_rows)
+    arrived = [sorted(NEEDS.get(reader, {}).items()) for reader in range(4)]
+    for reader, (rows, gradients, _, _) in enumerate(results):
+        assert rows == [10.0 * owner + row for owner, needed in arrived[reader] for row in needed]
+        expected = [float(reader + 1 + 2)] * SIZES[reader]
+        for other, needs in NEEDS.items():
+            for row in needs.get(reader, []):
+                expected[row] += other + 1
+        assert gradients == expected
+
+
+def test_every_rank_sends_what_others_need_and_as_many_gradients_as_it_received(pool: GlooPool) -> None:
+    for rank, (rows, _, forward, total) in enumerate(pool.run(exchange_rows)):
+        needed = sum(len(rows_of.get(rank, [])) for rows_of in NEEDS.values())
+        assert forward == needed * 2 * 8
+        assert total - forward == len(rows) * 2 * 8
+
+
+def exchange_nothing(rank: int, world_size: int) -> tuple[list[float], int]:
+    neighbours = HaloExchange(Axis(ranks=tuple(range(world_size)), index=rank, group=dist.group.WORLD))
+    x = torch.ones(2, requires_grad=True)
+    neighbours.extend(x, halo=None).sum().backward()
+    return x.grad.tolist(), neighbours.wire.bytes_sent
+
+
+def test_without_a_halo_nothing_is_sent(pool: GlooPool) -> None:
+    assert pool.run(exchange_nothing, world_size=2) == [([1.0, 1.0], 0)] * 2
+
+
+def test_one_process_has_all_rows_and_refuses_a_halo() -> None:
+    x = torch.ones(2)
+    assert LocalNeighbours().begin(x, halo=None).rows() is x
+    with pytest.raises(AssertionError, match="exchange between processes"):
+        LocalNeighbours().extend(x, halo=halo_of(0))
