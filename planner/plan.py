@@ -14,7 +14,9 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from planner.errors import PlanInvalidError
 from planner.frozen import Frozen
 
-Exchange = Literal["none", "ring"]
+Exchange = Literal["none", "ring", "ulysses", "ulysses_ring", "halo", "reduce"]
+NodeOrder = Literal["natural", "metis", "bfs", "random"]
+Balance = Literal["rows", "edges"]
 ActionKind = Literal["F", "B", "I", "W"]
 
 
@@ -34,6 +36,9 @@ class Action(NamedTuple):
 class Stage(Frozen):
     """A run of units on ``dp_degree * cp_degree`` ranks; the cp axis is the fastest in ``ranks``.
 
+    ``exchange`` says how the rows of the cp ranks meet. Runs of ``ulysses_degree`` cp ranks share heads, the others'
+    keys come by in a ring: all of them in ``ulysses``, none in ``ring``, some in ``ulysses_ring``.
+
     Several stages may name the same ``ranks``: these then serve all of them, each with degrees of its own.
     """
 
@@ -42,6 +47,7 @@ class Stage(Frozen):
     dp_degree: int = Field(ge=1)
     cp_degree: int = Field(ge=1)
     exchange: Exchange
+    ulysses_degree: int = Field(default=1, ge=1)
 
     @property
     def cp_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -53,17 +59,30 @@ class Stage(Frozen):
 class Partition(Frozen):
     """Which node goes to which cp rank: ``order`` of the nodes, cut into shards of equal work.
 
-    ``fingerprint`` is that of the cut (``describe_partition``); empty in a plan that is to be held against no data.
+    Work is counted in ``rows`` (dense attention) or in ``edges``. ``fingerprint`` is that of the cut, from
+    ``describe_partition`` where every shard follows from the graphs' sizes alone, else from ``describe_cuts``; empty
+    in a plan that is to be held against no data.
     """
 
-    order: Literal["natural"] = "natural"
+    order: NodeOrder = "natural"
+    balance: Balance = "rows"
     fingerprint: str = ""
+
+    @property
+    def follows_from_sizes(self) -> bool:
+        """Whether the sizes of the graphs say all about the cut."""
+        return self.order == "natural" and self.balance == "rows"
 
 
 def describe_partition(graph_sizes: Iterable[int], *, cp_degree: int) -> Partition:
     """How graphs of these nodes (in any order) are cut over ``cp_degree`` ranks: planner and runtime must agree."""
     cut = json.dumps({"order": "natural", "cp_degree": cp_degree, "graph_sizes": sorted(graph_sizes)})
     return Partition(order="natural", fingerprint=hashlib.sha256(cut.encode()).hexdigest()[:32])
+
+
+def describe_cuts(digest: str, *, order: NodeOrder, balance: Balance) -> Partition:
+    """A cut that depends on the edges of the graphs; ``digest`` is of the actual order and sizes of the shards."""
+    return Partition(order=order, balance=balance, fingerprint=digest)
 
 
 class Prediction(Frozen):
@@ -185,5 +204,29 @@ def check_stages(plan: MegaGraphPlan) -> None:
             )
         if stage.cp_degree > 1 and stage.exchange == "none":
             raise PlanInvalidError(f"stage {index}: cp_degree {stage.cp_degree} needs an exchange, found 'none'")
+        _check_ulysses(stage, index=index)
     if len(plan.actions) != plan.world_size:
         raise PlanInvalidError(f"one action list per rank: {plan.world_size} ranks, {len(plan.actions)} lists")
+
+
+def check_heads(stage: Stage, *, num_heads: int) -> None:
+    """Hold a stage against the heads of its attention. Raises ``PlanInvalidError`` that names the legal degrees."""
+    if num_heads % stage.ulysses_degree:
+        cp = stage.cp_degree
+        legal = [degree for degree in range(1, cp + 1) if cp % degree == 0 and num_heads % degree == 0]
+        raise PlanInvalidError(
+            f"{num_heads} heads cannot be shared by ulysses_degree {stage.ulysses_degree}: of cp_degree {cp}, the legal"
+            f" degrees are {legal}; or take a number of heads that {stage.ulysses_degree} divides"
+        )
+
+
+def _check_ulysses(stage: Stage, *, index: int) -> None:
+    """ulysses_degree x ring = cp_degree, and the exchange says which of the two are there."""
+    width, cp = stage.ulysses_degree, stage.cp_degree
+    between = [degree for degree in range(2, cp) if cp % degree == 0]
+    legal = {"ulysses": [cp], "ulysses_ring": between}.get(stage.exchange, [1])
+    if width not in legal:
+        raise PlanInvalidError(
+            f"stage {index}: exchange {stage.exchange!r} over cp_degree {cp} takes a ulysses_degree out of {legal}"
+            f" (times the degree of the ring it makes cp_degree); found {width}"
+        )

@@ -22,6 +22,25 @@ def ring_backward_elements(*, num_nodes: int, hidden_size: int, cp_degree: int) 
     return 2 * (num_nodes * hidden_size / cp_degree) * (2 * cp_degree - 1)
 
 
+def ulysses_elements(*, num_nodes: int, hidden_size: int, cp_degree: int) -> float:
+    """Elements that a rank sends per layer, forward or backward: 4(Nd/P)(P−1)/P.
+
+    Q, K, V and the output change from own rows of all heads to all rows of own heads, or back, and P−1 of P parts of
+    each go to others (Jacobs et al., DeepSpeed Ulysses, 2023).
+    """
+    return 4 * (num_nodes * hidden_size / cp_degree) * (cp_degree - 1) / cp_degree
+
+
+def halo_elements(*, halo_rows: int, hidden_size: int) -> float:
+    """Elements that come to a rank per layer of edge attention, forward or backward: K and V, 2·d·halo."""
+    return 2 * hidden_size * halo_rows
+
+
+def linear_reduce_elements(*, num_heads: int, head_size: int) -> int:
+    """Elements that a rank puts into the sum of linear attention: H·d_h² + d, and two for the norms of Q and K."""
+    return num_heads * head_size**2 + num_heads * head_size + 2
+
+
 def estimate_ring_forward_s(link: Link, *, shard_bytes: float, cp_degree: int, hidden_s: float = 0.0) -> float:
     """P−1 shifts of a K/V shard of ``shard_bytes`` to the next rank, all ranks at once.
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from planner.cost import communication, compute, memory
+from planner.errors import PlanInvalidError
 from planner.fitting import ROUGH_FIT, FittedProfile, UnitCurves, Work
 from planner.plan import ActionKind, MegaGraphPlan, Stage
 from planner.profiles import TransformerShape
 
 ELEMENT_BYTES = {"float32": 4, "float64": 8}
+PRICED_EXCHANGES = ("none", "ring")
 _LOSS_BYTES = 8  # one float64 per rank
 Terms = Mapping[str, float]
 
@@ -54,7 +56,17 @@ class PlanCosts:
 
 
 def estimate_costs(plan: MegaGraphPlan, *, shape: TransformerShape, fitted: FittedProfile) -> PlanCosts:
-    """Price every stage of ``plan``. Raises ``ProfileMismatchError`` when the profile lacks a unit or a link."""
+    """Price every stage of ``plan``.
+
+    Raises ``ProfileMismatchError`` when the profile lacks a unit or a link, and ``PlanInvalidError`` for an exchange
+    without a price: links are measured for the ring only, and a halo's size is the graph's, which no shape holds.
+    """
+    foreign = sorted({stage.exchange for stage in plan.stages} - set(PRICED_EXCHANGES))
+    if foreign or not plan.partition.follows_from_sizes:
+        raise PlanInvalidError(
+            f"the cost model prices the exchanges {', '.join(PRICED_EXCHANGES)} over shards of equal rows in natural"
+            f" order; the plan has {foreign or plan.partition.order!r}: run it as it is, without a prediction"
+        )
     pricers = [_StagePricer(stage, plan=plan, shape=shape, fitted=fitted) for stage in plan.stages]
     return PlanCosts(
         stages=tuple(pricer.costs() for pricer in pricers),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from planner.cost import communication, compute, memory
 from planner.cost.compute import largest_work, mean_work, total_work
 from planner.cost.step_time import estimate_costs
+from planner.errors import PlanInvalidError
 from planner.fitting import Link, Work, fit_profile
 from planner.profiles import LinkSample
 from planner.space import Candidate, build_plan
@@ -129,6 +130,19 @@ def test_a_ring_of_one_sends_nothing():
     assert communication.estimate_ring_backward_s(LINK, shard_bytes=1e9, cp_degree=1) == 0
 
 
+def test_ulysses_halo_and_linear_sums_by_hand():
+    assert communication.ulysses_elements(num_nodes=100, hidden_size=8, cp_degree=4) == 4 * 200 * 3 / 4
+    assert communication.halo_elements(halo_rows=7, hidden_size=8) == 2 * 8 * 7
+    assert communication.linear_reduce_elements(num_heads=2, head_size=4) == 2 * 16 + 8 + 2
+
+
+def test_ulysses_sends_less_than_the_ring_from_three_ranks_on():
+    sizes = {"num_nodes": 120, "hidden_size": 8}
+    for cp_degree in range(3, 9):
+        ring = communication.ring_forward_elements(**sizes, cp_degree=cp_degree)
+        assert communication.ulysses_elements(**sizes, cp_degree=cp_degree) < ring
+
+
 def test_all_reduce_and_handover_follow_the_line():
     assert communication.estimate_all_reduce_s(LINK, num_bytes=400_000) == pytest.approx(1e-4 + 4e-4)
     seconds = communication.estimate_handover_s(LINK, num_rows=100, hidden_size=64, element_bytes=4)
@@ -197,6 +211,23 @@ def test_a_stage_adds_up_its_units_by_hand(costs_of):
         {"optimizer": 5e-4, "loss_all_reduce": 1e-4 + 16e-9, "gradient_all_reduce": 1e-4 + 4e-4}
     )
     assert stage.handover_s == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "partition"),
+    [({"exchange": "halo"}, {}), ({"exchange": "ulysses", "ulysses_degree": 2}, {}), ({}, {"order": "metis"})],
+)
+def test_what_has_no_price_is_refused_and_never_guessed(changes, partition):
+    shape = transformer_shape()
+    plan = build_plan(candidate(cp_degree=2), shape=shape)
+    changed = plan.model_copy(
+        update={
+            "stages": tuple(stage.model_copy(update=changes) for stage in plan.stages),
+            "partition": plan.partition.model_copy(update=partition),
+        }
+    )
+    with pytest.raises(PlanInvalidError, match="prices the exchanges none, ring"):
+        estimate_costs(changed, shape=shape, fitted=fit_profile(transformer_profile(shape, num_ranks=2)))
 
 
 def test_recompute_runs_forward_and_its_ring_again(costs_of):

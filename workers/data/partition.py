@@ -114,5 +114,5 @@ def _metis_parts(graph: Graph, *, num_shards: int, work: np.ndarray | None) -> n
     apart = indices != targets
     starts = np.concatenate([[0], np.cumsum(np.bincount(targets[apart], minlength=graph.num_nodes))])
     weights = None if work is None else work.tolist()
-    _, parts = pymetis.part_graph(num_shards, xadj=starts, adjncy=indices[apart], vweights=weights)
+    _, parts = pymetis.part_graph(num_shards, pymetis.CSRAdjacency(starts, indices[apart]), vweights=weights)
     return np.asarray(parts, dtype=np.int64)

@@ -5,6 +5,7 @@ over the edges, no message. Both ends list the rows that travel in the order of 
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -91,5 +92,5 @@ def _needed_by_others(graph: Graph, *, cut: NodeCut, shard: int) -> tuple[Tensor
     borders = np.searchsorted(of_reader, np.arange(len(cut.sizes) + 1))
     return tuple(
         torch.from_numpy(rows[first:last] if reader != shard else rows[:0])
-        for reader, (first, last) in enumerate(zip(borders[:-1], borders[1:], strict=True))
+        for reader, (first, last) in enumerate(pairwise(borders))
     )
