@@ -15,6 +15,7 @@ from torch import Tensor
 
 from workers.comm.axis import Axis
 from workers.comm.wire import Transfer, Wire
+from workers.ops.heads import AllHeads, Heads
 from workers.ops.row_layout import RowLayout
 
 # The two streams from one rank to the next must not be taken for each other.
@@ -22,10 +23,14 @@ _BLOCK_TAG, _SUM_TAG = 1, 2
 
 
 class RingExchange:
-    """An ``Exchange`` (``workers.ops.biased_attention``) over the ranks of ``axis``; all of them call it together."""
+    """An ``Exchange`` (``workers.ops.biased_attention``) over the ranks of ``axis``; all of them call it together.
 
-    def __init__(self, axis: Axis) -> None:
+    With heads that are shared out (``workers.comm.ulysses``), the ring goes over the runs of shards.
+    """
+
+    def __init__(self, axis: Axis, *, heads: Heads | None = None) -> None:
         self._axis = axis
+        self.heads = AllHeads() if heads is None else heads
         self.wire = Wire(axis)
 
     def visit(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], None]) -> None:

@@ -14,11 +14,16 @@ import torch
 from torch import Tensor
 
 from workers.ops.attend_block import attend_block, attend_block_backward, merge
+from workers.ops.heads import AllHeads, Heads
 from workers.ops.row_layout import RowLayout
 
 
 class Exchange(Protocol):
     """Brings the keys and values of all shards to this process, one block after the other."""
+
+    @property
+    def heads(self) -> Heads:
+        """Whose rows and which heads the blocks are of; ``layout`` below is ``heads.layout`` of the own rows'."""
 
     def visit(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], None]) -> None:
         """Call ``visitor(shard, that shard's block)`` for every shard; ``block`` is the one that lies here."""
@@ -32,6 +37,8 @@ class Exchange(Protocol):
 
 class LocalExchange:
     """One process: the only block is its own."""
+
+    heads: Heads = AllHeads()
 
     def visit(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], None]) -> None:
         """See ``Exchange``."""
@@ -55,10 +62,15 @@ def biased_attention(
     """``softmax(q k^T / sqrt(d_h) + table[buckets]) v`` [n, H, d_h], each graph attending to itself only.
 
     ``q``, ``k``, ``v`` [n, H, d_h] hold the rows of all graphs as ``layout`` says; ``table`` [H, B]; ``buckets[g]``
-    uint8 [n_g, N_g] holds the distance bucket of every pair (own row, node of the graph). Gradients flow into ``q``,
-    ``k``, ``v`` and ``table``; that of ``table`` is this process's share, to be summed over the processes.
+    uint8 [n_g, N_g] holds the distance bucket of every pair (row, node of the graph); its rows are own rows unless
+    ``exchange.heads`` says otherwise. Gradients flow into ``q``, ``k``, ``v`` and ``table``; that of ``table`` is this
+    process's share, to be summed over the processes.
     """
-    return _BiasedAttention.apply(q, torch.stack((k, v), dim=1), table, tuple(buckets), layout, exchange)
+    heads, table = exchange.heads, table[exchange.heads.own(q.shape[1])]
+    q = heads.to_heads(q.unsqueeze(1), layout=layout).squeeze(1)
+    kv = heads.to_heads(torch.stack((k, v), dim=1), layout=layout)
+    out = _BiasedAttention.apply(q, kv, table, tuple(buckets), heads.layout(layout), exchange)
+    return heads.to_rows(out.unsqueeze(1), layout=layout).squeeze(1)
 
 
 class _BiasedAttention(torch.autograd.Function):

@@ -41,6 +41,18 @@ class RowLayout:
         start = sum(sizes[graph] for sizes in self.sizes[:shard])
         return slice(start, start + self.sizes[shard][graph])
 
+    def joined(self, width: int) -> "RowLayout":
+        """The layout in which each run of ``width`` neighbouring shards is one, graph by graph.
+
+        Ranks that share the heads of their attention (``workers.comm.ulysses``) attend with all rows of their run: for
+        these they need distance buckets, while everything else of the model sees only own rows.
+        """
+        assert self.num_shards % width == 0, f"{self.num_shards} shards make no runs of {width}"
+        runs = [self.sizes[first : first + width] for first in range(0, self.num_shards, width)]
+        return RowLayout(
+            sizes=tuple(tuple(map(sum, zip(*run, strict=True))) for run in runs), shard=self.shard // width
+        )
+
     @cached_property
     def _starts(self) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(accumulate(sizes, initial=0)) for sizes in self.sizes)
