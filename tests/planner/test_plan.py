@@ -1,4 +1,4 @@
-"""Reading plans, also such as were written by hand: what is wrong with one comes as ``plan_invalid``, whatever it is."""
+"""Reading plans, also those written by hand: what is wrong with one comes as ``plan_invalid``, whatever it is."""
 
 import json
 
