@@ -11,31 +11,57 @@ import torch
 from torch import Tensor
 
 from planner.plan import MegaGraphPlan, Stage
-from planner.schedule import actions_by_rank, one_f_one_b_actions
-from workers.comm.mesh import build_mesh
+from planner.schedule import (
+    actions_by_rank,
+    gpipe_actions,
+    interleaved_actions,
+    one_f_one_b_actions,
+    zero_bubble_actions,
+)
 from workers.data.graph import GraphDataset
 from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.data_parallel import GraphDealer
-from workers.megagraph.parallelize import parallelize
+from workers.megagraph.dealing import Dealing
+from workers.megagraph.executor import Round
+from workers.megagraph.parallelize import ParallelModel, check_runnable, parallelize
+from workers.megagraph.pipeline_parallel import own_parameters
 from workers.megagraph.training_step import run_step
 from workers.models.graph_batch import GraphBatch
 from workers.models.graphormer import Attention, Graphormer
 from workers.ops.counter_dropout import draw_of
+from workers.ops.row_layout import even_cut
 from workers.spec import GraphormerSpec
 
 Name = TypeVar("Name")
 SPEC = GraphormerSpec(
     num_layers=2, hidden_size=8, num_heads=2, max_distance=3, ffn_ratio=1.5, dropout=0.0, input_dropout=0.0
 )
+SCHEDULES = {"gpipe": gpipe_actions, "1f1b": one_f_one_b_actions, "zero_bubble": zero_bubble_actions}
+
+
+@dataclass(frozen=True)
+class Width:
+    """One stage: how many units it takes, and its degrees."""
+
+    units: int
+    dp: int = 1
+    cp: int = 1
 
 
 @dataclass(frozen=True)
 class Case:
-    """What to train, and how it is spread. ``batch_size`` graphs per step; ``steps`` updates by Adam."""
+    """What to train, and how it is spread. ``batch_size`` graphs per step; ``steps`` updates by Adam.
+
+    ``cp`` x ``dp`` ranks hold the whole model, unless ``stages`` says what each stage holds; the groups of ranks then
+    serve ``stages_per_group`` of them in turn.
+    """
 
     dataset: GraphDataset
     cp: int = 1
     dp: int = 1
+    stages: tuple[Width, ...] = ()
+    stages_per_group: int = 1
+    schedule: str = "1f1b"
     num_micro_batches: int = 1
     recompute: tuple[str, ...] = ()
     spec: GraphormerSpec = SPEC
@@ -44,13 +70,24 @@ class Case:
     steps: int = 1
 
     @property
+    def widths(self) -> tuple[Width, ...]:
+        return self.stages or (Width(len(self.spec.units), dp=self.dp, cp=self.cp),)
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.widths) // self.stages_per_group
+
+    @property
     def world_size(self) -> int:
-        return self.cp * self.dp
+        return sum(width.dp * width.cp for width in self.widths[: self.num_groups])
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one rank (or the one process) ends with. ``logits[graph]`` are of its own rows, before any update."""
+    """What one rank (or the one process) ends with, of the parameters that it holds.
+
+    ``logits[graph]`` are of its own rows, before any update; only ranks of the last stage have some.
+    """
 
     losses: list[float]
     logits: dict[int, Tensor]
@@ -60,18 +97,33 @@ class Outcome:
 
 def plan_of(case: Case) -> MegaGraphPlan:
     """The plan that ``case`` describes."""
-    stage = Stage(
-        units=case.spec.units,
-        ranks=tuple(range(case.world_size)),
-        dp_degree=case.dp,
-        cp_degree=case.cp,
-        exchange="ring" if case.cp > 1 else "none",
-    )
+    names = case.spec.units
+    stages: list[Stage] = []
+    for index, width in enumerate(case.widths):
+        first = sum(other.dp * other.cp for other in case.widths[: index % case.num_groups])
+        taken = sum(other.units for other in case.widths[:index])
+        stages.append(
+            Stage(
+                units=names[taken : taken + width.units],
+                ranks=tuple(range(first, first + width.dp * width.cp)),
+                dp_degree=width.dp,
+                cp_degree=width.cp,
+                exchange="ring" if width.cp > 1 else "none",
+            )
+        )
+    if case.stages_per_group > 1:
+        actions = interleaved_actions(
+            num_groups=case.num_groups,
+            stages_per_group=case.stages_per_group,
+            num_micro_batches=case.num_micro_batches,
+        )
+    else:
+        actions = SCHEDULES[case.schedule](num_stages=len(stages), num_micro_batches=case.num_micro_batches)
     return MegaGraphPlan(
         world_size=case.world_size,
-        stages=(stage,),
+        stages=tuple(stages),
         num_micro_batches=case.num_micro_batches,
-        actions=actions_by_rank((stage,), one_f_one_b_actions(num_stages=1, num_micro_batches=case.num_micro_batches)),
+        actions=actions_by_rank(stages, actions),
         recompute=case.recompute,
     )
 
@@ -92,7 +144,7 @@ def run_parallel(rank: int, world_size: int, case: Case) -> Outcome:
 
 def run_dense(case: Case) -> Outcome:
     """``case`` in one process, with every score materialised: the reference."""
-    alone = replace(case, cp=1, dp=1, num_micro_batches=1, recompute=())
+    alone = replace(case, cp=1, dp=1, stages=(), stages_per_group=1, schedule="1f1b", num_micro_batches=1, recompute=())
     return _run(0, alone, model=dense(build(alone)))
 
 
@@ -104,10 +156,12 @@ def dense(model: Graphormer) -> Graphormer:
     return model
 
 
-def gather_rows(outcomes: Sequence[Outcome], *, case: Case) -> dict[int, Tensor]:
-    """The logits of every graph, put together from the shards of one replica (all replicas hold the same)."""
-    shards = outcomes[: case.cp]
-    return {graph: torch.cat([shard.logits[graph] for shard in shards]) for graph in shards[0].logits}
+def gather_rows(outcomes: Sequence[Outcome]) -> dict[int, Tensor]:
+    """The logits of every graph, put together from the shards of the replica that held it."""
+    graphs = sorted({graph for outcome in outcomes for graph in outcome.logits})
+    return {
+        graph: torch.cat([outcome.logits[graph] for outcome in outcomes if graph in outcome.logits]) for graph in graphs
+    }
 
 
 def relative_errors(values: Mapping[Name, Tensor], *, exact: Mapping[Name, Tensor]) -> dict[Name, float]:
@@ -117,50 +171,57 @@ def relative_errors(values: Mapping[Name, Tensor], *, exact: Mapping[Name, Tenso
     return {
         name: float((values[name].double() - tensor.double()).norm()) / max(norms[name], floor)
         for name, tensor in exact.items()
+        if name in values
     }
+
+
+def spread(case: Case, *, rank: int, model: Graphormer, plan: MegaGraphPlan) -> tuple[ParallelModel, GraphDealer]:
+    """``model`` as ``plan`` spreads it, and the dealer of the graphs of ``case``."""
+    check_runnable(plan, units=case.spec.units)
+    dealer = GraphDealer(case.dataset, batch_size=case.batch_size, seed=3, num_micro_batches=case.num_micro_batches)
+    dealing = Dealing(
+        plan.stages,
+        dealer=dealer,
+        cut=lambda graph, num_shards: even_cut(case.dataset.graphs[graph].num_nodes, num_shards),
+        rank=rank,
+    )
+    parallel = parallelize(
+        model,
+        plan=plan,
+        rank=rank,
+        dealing=dealing,
+        batches=lambda axis: ShardedBatches(
+            case.dataset,
+            axis=axis,
+            needs=case.spec.needs,
+            dtype=case.dtype,
+            device=torch.device("cpu"),
+        ),
+        hidden_size=case.spec.hidden_size,
+    )
+    return parallel, dealer
 
 
 def _run(rank: int, case: Case, *, model: Graphormer) -> Outcome:
     plan = plan_of(case)
-    mesh = build_mesh(plan.stages[0], rank=rank)
-    parallelize(model, plan=plan, mesh=mesh)
-    batches = ShardedBatches(
-        case.dataset,
-        axis=mesh.cp,
-        needs=case.spec.needs,
-        dtype=case.dtype,
-        device=torch.device("cpu"),
-    )
-    dealer = GraphDealer(
-        case.dataset,
-        batch_size=case.batch_size,
-        seed=3,
-        replica=mesh.dp.index,
-        num_replicas=mesh.dp.size,
-        num_micro_batches=case.num_micro_batches,
-    )
-    with torch.no_grad():
-        model.eval()
-        graphs = range(len(case.dataset.graphs))
-        logits = {graph: model(batches.batch((graph,), draw=0).inputs) for graph in graphs}
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    parallel, dealer = spread(case, rank=rank, model=model, plan=plan)
+    model.eval()
+    alone = [(graph,) for graph in range(len(case.dataset.graphs))]
+    predicted = parallel.executor.predict(Round(alone, draw=0))
+    logits = {graph: rows for graph, (rows, batch) in enumerate(predicted) if batch.inputs.layout.num_graphs}
+    own = own_parameters(model)
+    optimizer = torch.optim.Adam(own.values(), lr=1e-2)
     losses, gradients = [], {}
     shares = [share for epoch in range(case.steps) for share in dealer.epoch(epoch)][: case.steps]
     for step, share in enumerate(shares, 1):
         losses.append(
             run_step(
-                model,
-                optimizer=optimizer,
-                batches=batches,
-                share=share,
-                actions=plan.actions[rank],
-                mesh=mesh,
-                step=step,
-                draw=draw_of(9, step),
+                parallel, optimizer=optimizer, share=share, actions=plan.actions[rank], step=step, draw=draw_of(9, step)
             )
         )
-        gradients = gradients or {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-    parameters = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        gradients = gradients or {name: parameter.grad.clone() for name, parameter in own.items()}
+    parameters = {name: parameter.detach().clone() for name, parameter in own.items()}
+    parallel.close()
     return Outcome(losses=losses, logits=logits, gradients=gradients, parameters=parameters)
 
 

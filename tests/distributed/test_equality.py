@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.distributed.equality import SPEC, Case, Outcome, gather_rows, relative_errors, run_dense, run_parallel
+from tests.distributed.claims import check_float64
+from tests.distributed.equality import SPEC, Case, relative_errors, run_dense, run_parallel
 from tests.distributed.odd_graphs import build_graph, build_set, odd_set, one_graph, random_edges
 from tests.kit.gloo_pool import GlooPool
 
-FLOAT64_BAR = 1e-10
 FLOAT32_BAR = 1e-5
 FACTORISATIONS = [(cp, dp) for cp in range(1, 5) for dp in range(1, 5) if cp * dp <= 4]
 
@@ -19,22 +19,6 @@ FACTORISATIONS = [(cp, dp) for cp in range(1, 5) for dp in range(1, 5) if cp * d
 def pool() -> Iterator[GlooPool]:
     with GlooPool(4) as pool:
         yield pool
-
-
-def check_float64(pool: GlooPool, case: Case) -> list[Outcome]:
-    """Hold every rank of ``case`` against the dense process."""
-    expected = run_dense(case)
-    outcomes = pool.run(run_parallel, case, world_size=case.world_size)
-    logits = gather_rows(outcomes, case=case)
-    assert logits.keys() == expected.logits.keys()
-    for graph, exact in expected.logits.items():
-        torch.testing.assert_close(logits[graph], exact, rtol=FLOAT64_BAR, atol=FLOAT64_BAR)
-    for outcome in outcomes:
-        assert outcome.losses == pytest.approx(expected.losses, rel=FLOAT64_BAR)
-        for kind in ("gradients", "parameters"):
-            errors = relative_errors(getattr(outcome, kind), exact=getattr(expected, kind))
-            assert max(errors.values()) <= FLOAT64_BAR, (kind, errors)
-    return outcomes
 
 
 @pytest.mark.parametrize(("cp", "dp"), FACTORISATIONS)

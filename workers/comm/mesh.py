@@ -4,6 +4,7 @@
 ranks, and within it ``ulysses``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.plan import Stage
@@ -30,11 +31,19 @@ class Mesh:
             axis.close()
 
 
-def build_mesh(stage: Stage, *, rank: int) -> Mesh:
-    """The axes of ``rank`` in ``stage``. Collective: groups are made by all ranks in the same order."""
+def build_mesh(stage: Stage, *, rank: int, others: tuple[int, ...] = ()) -> Mesh:
+    """The axes of ``rank`` in ``stage``. Collective: groups are made by all ranks in the same order.
+
+    ``others`` are the ranks that do not serve the stage; one of them gets axes of itself alone.
+    """
     cp_lines = stage.cp_groups
     dp_lines = tuple(zip(*cp_lines, strict=True))
-    world, dp, cp = (open_axis(lines, rank=rank) for lines in ((stage.ranks,), dp_lines, cp_lines))
+    elsewhere = tuple((other,) for other in others)
+
+    def open_lines(lines: tuple[tuple[int, ...], ...]) -> Axis:
+        return open_axis((*lines, *elsewhere), rank=rank)
+
+    world, dp, cp = (open_lines(lines) for lines in ((stage.ranks,), dp_lines, cp_lines))
     alone = Axis(ranks=(rank,))
     if stage.ulysses_degree == 1:
         return Mesh(world=world, dp=dp, cp=cp, ulysses=alone, ring=cp)
@@ -46,6 +55,18 @@ def build_mesh(stage: Stage, *, rank: int) -> Mesh:
         world=world,
         dp=dp,
         cp=cp,
-        ulysses=open_axis(tuple(run for line in runs for run in line), rank=rank),
-        ring=open_axis(tuple(tuple(ring) for line in runs for ring in zip(*line, strict=True)), rank=rank),
+        ulysses=open_lines(tuple(run for line in runs for run in line)),
+        ring=open_lines(tuple(tuple(ring) for line in runs for ring in zip(*line, strict=True))),
     )
+
+
+def build_meshes(stages: Sequence[Stage], *, rank: int) -> dict[int, Mesh]:
+    """The mesh of every stage that ``rank`` serves; stages of equal ranks and degrees share one. Collective."""
+    everyone = sorted({member for stage in stages for member in stage.ranks})
+    shapes = [(stage.ranks, stage.cp_degree, stage.ulysses_degree) for stage in stages]
+    found: dict[tuple[tuple[int, ...], int, int], Mesh] = {}
+    for stage, shape in zip(stages, shapes, strict=True):
+        if shape not in found:
+            others = tuple(other for other in everyone if other not in stage.ranks)
+            found[shape] = build_mesh(stage, rank=rank, others=others)
+    return {index: found[shape] for index, shape in enumerate(shapes) if rank in shape[0]}

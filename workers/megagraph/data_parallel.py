@@ -1,8 +1,9 @@
 """Data parallelism over graphs: who trains on which graph in which step. Pure decisions, the same on every rank.
 
-A step's global batch of graphs is dealt to the replicas by cost, and a replica's hand to its micro-batches. Losses are
-divided by the number of targets of the *global* batch, so the sum over all ranks and micro-batches equals what one
-process would compute over the same batch, however unevenly the graphs were dealt.
+A step's global batch of graphs is dealt to micro-batches by cost, and a micro-batch to the replicas of a stage. Stages
+of different degrees deal the same micro-batch each in its own way, and all ranks know all hands. Losses are divided by
+the number of targets of the *global* batch, so the sum over all ranks and micro-batches equals what one process would
+compute over the same batch, however unevenly the graphs were dealt.
 """
 
 from collections.abc import Sequence
@@ -14,34 +15,23 @@ from workers.data.graph import TEST, TRAIN, VALIDATION, Graph, GraphDataset
 
 
 @dataclass(frozen=True)
-class StepShare:
-    """One replica's part of one optimiser step. The two counts are of the whole global batch."""
+class GlobalStep:
+    """One optimiser step over all ranks: the graphs of every micro-batch, some may be empty, and counts of them all."""
 
-    micro_batches: tuple[tuple[int, ...], ...]  # positions of graphs in the data set, some may be empty
+    micro_batches: tuple[tuple[int, ...], ...]  # positions of graphs in the data set
     num_targets: int
     num_nodes: int
 
 
 class GraphDealer:
-    """Deals the graphs of ``dataset`` to ``num_replicas``, of which this one is ``replica``."""
+    """Deals the graphs of ``dataset`` to steps, micro-batches and replicas."""
 
-    def __init__(
-        self,
-        dataset: GraphDataset,
-        *,
-        batch_size: int,
-        seed: int,
-        replica: int,
-        num_replicas: int,
-        num_micro_batches: int,
-    ) -> None:
+    def __init__(self, dataset: GraphDataset, *, batch_size: int, seed: int, num_micro_batches: int) -> None:
         self._graphs = dataset.graphs
         self._targets = [count_targets(graph) for graph in dataset.graphs]
         self._training = [index for index, count in enumerate(self._targets) if count]
         self._batch_size = batch_size
         self._seed = seed
-        self._replica = replica
-        self._num_replicas = num_replicas
         self._num_micro_batches = num_micro_batches
 
     @property
@@ -49,22 +39,25 @@ class GraphDealer:
         """Optimiser steps in which every training graph comes once; the last batch may be smaller."""
         return -(-len(self._training) // self._batch_size)
 
-    def epoch(self, epoch: int) -> list[StepShare]:
-        """This replica's shares of epoch ``epoch``; the order of the graphs follows from the seed and the epoch."""
+    def epoch(self, epoch: int) -> list[GlobalStep]:
+        """The steps of epoch ``epoch``; the order of the graphs follows from the seed and the epoch."""
         order = np.random.default_rng((self._seed, epoch)).permutation(self._training).tolist()
-        return [
-            self._share(order[start : start + self._batch_size]) for start in range(0, len(order), self._batch_size)
-        ]
+        return [self._step(order[start : start + self._batch_size]) for start in range(0, len(order), self._batch_size)]
 
-    def evaluation(self) -> list[tuple[int, ...]]:
-        """This replica's graphs that hold validation or test nodes, one batch for each."""
+    def evaluation(self, *, num_replicas: int) -> list[tuple[int, ...]]:
+        """The graphs that hold validation or test nodes, in batches of one for each replica, like sizes together."""
         scored = [index for index, graph in enumerate(self._graphs) if np.isin(graph.split, (VALIDATION, TEST)).any()]
-        return [(index,) for index in self._deal(scored, self._num_replicas)[self._replica]]
+        scored.sort(key=lambda index: -self._graphs[index].num_nodes)
+        return [tuple(scored[start : start + num_replicas]) for start in range(0, len(scored), num_replicas)]
 
-    def _share(self, graphs: Sequence[int]) -> StepShare:
-        hand = self._deal(graphs, self._num_replicas)[self._replica]
-        return StepShare(
-            micro_batches=self._deal(hand, self._num_micro_batches),
+    def hands(self, graphs: Sequence[int], *, num_replicas: int, turn: int) -> tuple[tuple[int, ...], ...]:
+        """The graphs of one micro-batch by replica. ``turn``, its number, says who is first to get one too many."""
+        hands = self._deal(graphs, num_replicas)
+        return tuple(hands[(replica - turn) % num_replicas] for replica in range(num_replicas))
+
+    def _step(self, graphs: Sequence[int]) -> GlobalStep:
+        return GlobalStep(
+            micro_batches=self._deal(graphs, self._num_micro_batches),
             num_targets=sum(self._targets[index] for index in graphs),
             num_nodes=sum(self._graphs[index].num_nodes for index in graphs),
         )

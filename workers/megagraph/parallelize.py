@@ -1,37 +1,105 @@
 """What a plan asks of a model, applied from outside, in one order. The model itself knows nothing of it.
 
-    1. context parallelism   attention asks a ring for the keys of other ranks' rows
-    2. recomputation         around whole units, so that a recomputed unit runs its ring again
+    1. stages                only the units of this rank's stages keep their parameters
+    2. context parallelism   attention asks a ring for the keys of other ranks' rows
+    3. split backward        linear layers can put their weight gradients off, where the plan splits B into I and W
+    4. recomputation         around whole units, so that a recomputed unit runs its ring again
 
-Data parallelism needs nothing in the model: graphs are dealt (``data_parallel``), gradients are summed over all ranks.
+Data parallelism needs nothing in the model: graphs are dealt (``dealing``), gradients are summed over all ranks that
+hold a parameter (``pipeline_parallel``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
 
 from planner.errors import PlanInvalidError
 from planner.plan import MegaGraphPlan, describe_partition
 from planner.schedule import check_actions
-from workers.comm.mesh import Mesh
+from workers.comm.axis import Axis, open_axis
+from workers.comm.handover import Links
+from workers.comm.mesh import Mesh, build_meshes
+from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.context_parallel import apply_context_parallel
+from workers.megagraph.dealing import Dealing
+from workers.megagraph.executor import Executor, OwnStage
+from workers.megagraph.pipeline_parallel import GradientSums, drop_other_units, find_holders
 from workers.megagraph.recompute import apply_recompute
+from workers.megagraph.split_backward import WeightLedger, apply_split_backward
 from workers.models.units import GraphTransformer
 
 
-def parallelize(model: GraphTransformer, *, plan: MegaGraphPlan, mesh: Mesh) -> None:
-    """Apply ``plan``, which ``check_runnable`` has passed, to ``model`` in place."""
-    apply_context_parallel(model, axis=mesh.cp)
-    apply_recompute(model, units=plan.recompute)
+@dataclass(frozen=True)
+class ParallelModel:
+    """One rank's part of a model. Parameters of ``model`` that other ranks hold are on the meta device."""
+
+    model: GraphTransformer
+    executor: Executor
+    gradients: GradientSums
+    world: Axis  # the ranks of all stages
+    meshes: dict[int, Mesh]  # of this rank's stages
+
+    def close(self) -> None:
+        """Free all groups."""
+        self.gradients.close()
+        for mesh in {id(mesh): mesh for mesh in self.meshes.values()}.values():
+            mesh.close()
+        self.world.close()
+
+
+def parallelize(
+    model: GraphTransformer,
+    *,
+    plan: MegaGraphPlan,
+    rank: int,
+    dealing: Dealing,
+    batches: Callable[[Axis], ShardedBatches],
+    hidden_size: int,
+) -> ParallelModel:
+    """Apply ``plan``, which ``check_runnable`` has passed, to ``model`` in place. Collective over its ranks.
+
+    ``batches(cp axis)`` gives the rows of the rank there, ``dealing`` which graphs they are of; hidden states that
+    stages hand on have ``hidden_size`` columns.
+    """
+    example = next(model.parameters())
+    meshes = build_meshes(plan.stages, rank=rank)
+    world = open_axis((tuple(range(plan.world_size)),), rank=rank)
+    holders = find_holders(model, stages=plan.stages)
+    units, ledger = model.units(), WeightLedger()
+    drop_other_units(model, units=[name for index in meshes for name in plan.stages[index].units])
+    split = {action.stage for action in plan.actions[rank] if action.kind == "I"}
+    sources = {id(mesh): batches(mesh.cp) for mesh in meshes.values()}
+    stages = {}
+    for index, mesh in meshes.items():
+        own = {name: units[name] for name in plan.stages[index].units}
+        for unit in own.values():
+            apply_context_parallel(unit, axis=mesh.cp)
+        if index in split:
+            apply_split_backward(own.values(), ledger=ledger)
+        apply_recompute(unit for name, unit in own.items() if name in plan.recompute)
+        stages[index] = OwnStage(units=tuple(own.values()), batches=sources[id(mesh)])
+    executor = Executor(
+        stages,
+        dealing=dealing,
+        links=Links(world),
+        ledger=ledger,
+        like=torch.empty(0, hidden_size, dtype=example.dtype, device=example.device),
+    )
+    gradients = GradientSums(model, holders=holders, world=world.ranks, rank=rank)
+    return ParallelModel(model=model, executor=executor, gradients=gradients, world=world, meshes=meshes)
 
 
 def check_runnable(plan: MegaGraphPlan, *, units: tuple[str, ...]) -> None:
-    """Hold ``plan`` against what runs here: one stage with all ``units`` of the model, parameters on every rank.
+    """Hold ``plan`` against what runs here: its stages hold all ``units`` of the model, once and in order.
 
     Also proves the action lists free of deadlock. Raises ``PlanInvalidError``.
     """
-    if len(plan.stages) != 1:
-        raise PlanInvalidError(f"this runtime runs plans of one stage; found {len(plan.stages)}: merge their units")
-    if plan.stages[0].units != units:
-        raise PlanInvalidError(f"the stage must hold the model's units {units} in order; found {plan.stages[0].units}")
+    placed = tuple(name for stage in plan.stages for name in stage.units)
+    if placed != units:
+        raise PlanInvalidError(f"the stages must hold the model's units {units} in order; found {placed}")
+    if empty := [index for index, stage in enumerate(plan.stages) if not stage.units]:
+        raise PlanInvalidError(f"a stage needs at least one unit; stages {empty} have none")
     if plan.sharded:
         raise PlanInvalidError(f"this runtime keeps parameters whole on every rank; found sharded {plan.sharded}")
     if plan.bias != "rebuild":

@@ -1,7 +1,7 @@
 """The MegaGraph runtime of one rank: a graph transformer trained as its plan says, from data set to exported model.
 
     graphs ─ deal ─▶ micro-batches ─ cut ─▶ own rows ─▶ play the plan's actions ─▶ sum gradients ─▶ update
-                                                  (ring in attention)                    ─▶ evaluate, checkpoint, report
+                                         (rows between stages, ring in attention)        ─▶ evaluate, checkpoint, report
 
 Order of graphs, dropout and first weights are functions of (seed, epoch, step), never of the ranks, so one rank and
 many train alike and a resumed run continues as if it had never stopped.
@@ -9,22 +9,24 @@ many train alike and a resumed run continues as if it had never stopped.
 
 import time
 from collections.abc import Iterator
-from itertools import chain
 
 import torch
 from torch import nn
 
-from workers.comm.mesh import Mesh, build_mesh
+from workers.comm.axis import Axis
 from workers.data.datasets import load_dataset
 from workers.data.graph import GraphDataset
 from workers.errors import DatasetInvalidError
 from workers.megagraph.batches import ShardedBatches
-from workers.megagraph.data_parallel import GraphDealer, StepShare
+from workers.megagraph.data_parallel import GlobalStep, GraphDealer
+from workers.megagraph.dealing import Dealing
 from workers.megagraph.meter import StepMeter
-from workers.megagraph.parallelize import check_partition, check_runnable, parallelize
+from workers.megagraph.parallelize import ParallelModel, check_partition, check_runnable, parallelize
+from workers.megagraph.pipeline_parallel import own_parameters
 from workers.megagraph.training_step import count_global, run_step
 from workers.models.registry import build_model
 from workers.ops.counter_dropout import draw_of
+from workers.ops.row_layout import even_cut
 from workers.spec import TrainingSpec
 from workers.training.memory import PeakMemory
 from workers.training.milestones import Milestones
@@ -41,11 +43,21 @@ def train(run: RankRun) -> dict[str, float]:
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
     check_partition(run.plan, graph_sizes=(graph.num_nodes for graph in dataset.graphs))
-    mesh = build_mesh(run.plan.stages[0], rank=run.rank)
+    memory = PeakMemory(run.device)
+    memory.start()
+    dealer = GraphDealer(
+        dataset,
+        batch_size=run.spec.training.batch_size,
+        seed=run.spec.training.seed,
+        num_micro_batches=run.plan.num_micro_batches,
+    )
+    if not dealer.steps_per_epoch:
+        raise DatasetInvalidError(f"{dataset.name} has no labelled node in its training split; nothing to learn from")
+    parallel = _build(run, dataset=dataset, dealer=dealer)
     try:
-        return _train(run, dataset=dataset, mesh=mesh)
+        return _train(run, dataset=dataset, dealer=dealer, parallel=parallel, memory=memory)
     finally:
-        mesh.close()
+        parallel.close()
 
 
 def build_optimizer(model: nn.Module, *, spec: TrainingSpec) -> torch.optim.Optimizer:
@@ -54,43 +66,54 @@ def build_optimizer(model: nn.Module, *, spec: TrainingSpec) -> torch.optim.Opti
     Biases, norms, and the small tables (degree, distance) are left free: pulling a bias towards zero would pull the
     far bucket up to the near ones.
     """
+    own = own_parameters(model).values()
     matrices = {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
     groups = (
-        {"params": [parameter for parameter in model.parameters() if parameter in matrices]},
-        {"params": [parameter for parameter in model.parameters() if parameter not in matrices], "weight_decay": 0.0},
+        {"params": [parameter for parameter in own if parameter in matrices]},
+        {"params": [parameter for parameter in own if parameter not in matrices], "weight_decay": 0.0},
     )
     return torch.optim.Adam(groups, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
 
 
-def _train(run: RankRun, *, dataset: GraphDataset, mesh: Mesh) -> dict[str, float]:
-    """Build everything from the plan, then take all steps that are left."""
-    spec, dtype = run.spec.training, getattr(torch, run.spec.training.dtype)
-    dealer = GraphDealer(
-        dataset,
-        batch_size=spec.batch_size,
-        seed=spec.seed,
-        replica=mesh.dp.index,
-        num_replicas=mesh.dp.size,
-        num_micro_batches=run.plan.num_micro_batches,
+def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer) -> ParallelModel:
+    """The model, as the plan spreads it. Collective."""
+    spec, dtype = run.spec.model, getattr(torch, run.spec.training.dtype)
+    model = build_model(spec, num_features=dataset.num_features, num_classes=dataset.num_classes)
+
+    def batches(axis: Axis) -> ShardedBatches:
+        return ShardedBatches(dataset, axis=axis, needs=spec.needs, dtype=dtype, device=run.device)
+
+    return parallelize(
+        model.to(run.device, dtype),
+        plan=run.plan,
+        rank=run.rank,
+        dealing=Dealing(
+            run.plan.stages,
+            dealer=dealer,
+            cut=lambda graph, num_shards: even_cut(dataset.graphs[graph].num_nodes, num_shards),
+            rank=run.rank,
+        ),
+        batches=batches,
+        hidden_size=spec.hidden_size,
     )
-    if not dealer.steps_per_epoch:
-        raise DatasetInvalidError(f"{dataset.name} has no labelled node in its training split; nothing to learn from")
-    memory = PeakMemory(run.device)
-    memory.start()
-    model = build_model(run.spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
-    model = model.to(run.device, dtype)
-    parallelize(model, plan=run.plan, mesh=mesh)
-    optimizer = build_optimizer(model, spec=spec)
-    batches = ShardedBatches(dataset, axis=mesh.cp, needs=run.spec.model.needs, dtype=dtype, device=run.device)
+
+
+def _train(
+    run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer, parallel: ParallelModel, memory: PeakMemory
+) -> dict[str, float]:
+    """Take all steps that are left."""
+    spec = run.spec.training
+    optimizer = build_optimizer(parallel.model, spec=spec)
+    scored = dealer.evaluation(num_replicas=min(stage.dp_degree for stage in run.plan.stages))
     meter = StepMeter()
     milestones = Milestones(
         run,
-        model=model,
+        model=parallel.model,
         optimizer=optimizer,
         dataset=dataset,
         steps_per_epoch=dealer.steps_per_epoch,
-        count=lambda: count_global(model, batches=batches, dealer=dealer, mesh=mesh),
-        axis=mesh.world,
+        count=lambda: count_global(parallel, batches=scored),
+        axis=parallel.world,
         meter=meter,
         memory=memory,
     )
@@ -99,15 +122,13 @@ def _train(run: RankRun, *, dataset: GraphDataset, mesh: Mesh) -> dict[str, floa
         return milestones.finish_again()
     values: dict[str, float] = {}
     for step, share in _steps(dealer, start=start, epochs=spec.epochs):
-        batches.prepare(chain.from_iterable(share.micro_batches))
+        parallel.executor.prepare(share.micro_batches)
         started = time.perf_counter()
         loss = run_step(
-            model,
+            parallel,
             optimizer=optimizer,
-            batches=batches,
             share=share,
             actions=run.plan.actions[run.rank],
-            mesh=mesh,
             step=step,
             draw=draw_of(spec.seed, step),
         )
@@ -118,7 +139,7 @@ def _train(run: RankRun, *, dataset: GraphDataset, mesh: Mesh) -> dict[str, floa
     return values
 
 
-def _steps(dealer: GraphDealer, *, start: int, epochs: int) -> Iterator[tuple[int, StepShare]]:
+def _steps(dealer: GraphDealer, *, start: int, epochs: int) -> Iterator[tuple[int, GlobalStep]]:
     """Number (from 1) and share of every step after ``start``, to the end of the last epoch."""
     first_epoch, into_epoch = divmod(start, dealer.steps_per_epoch)
     step = start

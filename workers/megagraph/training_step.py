@@ -1,46 +1,44 @@
 """One optimiser step and one evaluation, on all ranks together."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from planner.plan import Action
-from workers.comm.mesh import Mesh
-from workers.comm.reduce import sum_gradients
+from workers.comm.axis import Axis
 from workers.data.graph import TRAIN
-from workers.megagraph.batches import LabelledBatch, ShardedBatches
-from workers.megagraph.data_parallel import GraphDealer, StepShare
-from workers.megagraph.executor import play
-from workers.models.units import GraphTransformer
+from workers.megagraph.batches import LabelledBatch
+from workers.megagraph.data_parallel import GlobalStep
+from workers.megagraph.executor import Round
+from workers.megagraph.parallelize import ParallelModel
 from workers.training.divergence import sum_shares
 from workers.training.evaluation import count_correct
 
 
 def run_step(
-    model: GraphTransformer,
+    parallel: ParallelModel,
     *,
     optimizer: torch.optim.Optimizer,
-    batches: ShardedBatches,
-    share: StepShare,
-    actions: tuple[Action, ...],
-    mesh: Mesh,
+    share: GlobalStep,
+    actions: Sequence[Action],
     step: int,
     draw: int,
 ) -> float:
-    """Train on this rank's ``share`` of optimiser step ``step``; the loss over the whole global batch.
+    """Train on this rank's part of optimiser step ``step``; the loss over the whole global batch.
 
     Raises ``TrainingDivergedError``, on every rank alike, before a loss that is no number reaches the parameters.
     """
-    model.train()
+    parallel.model.train()
     optimizer.zero_grad()
 
-    def forward(micro_batch: int) -> Tensor:
-        batch = batches.batch(share.micro_batches[micro_batch], draw=draw)
-        return masked_loss(model(batch.inputs), batch, num_targets=share.num_targets)
+    def loss_of(logits: Tensor, batch: LabelledBatch) -> Tensor:
+        return masked_loss(logits, batch, num_targets=share.num_targets)
 
-    own_loss = play(actions, forward=forward)
-    loss = _global_loss(own_loss, mesh=mesh, step=step)
-    sum_gradients(model.parameters(), axis=mesh.world)
+    own_loss = parallel.executor.play(actions, work=Round(share.micro_batches, draw=draw), loss=loss_of)
+    loss = _global_loss(own_loss, axis=parallel.world, step=step)
+    parallel.gradients.sum()
     optimizer.step()
     return loss
 
@@ -51,22 +49,22 @@ def masked_loss(logits: Tensor, batch: LabelledBatch, *, num_targets: int) -> Te
     return cross_entropy(logits[target], batch.y[target], reduction="sum") / num_targets
 
 
-@torch.no_grad()
-def count_global(model: GraphTransformer, *, batches: ShardedBatches, dealer: GraphDealer, mesh: Mesh) -> Tensor:
-    """Correct and total predictions per split over all ranks, int64 [3, 2]. Only counts travel, never scores."""
-    model.eval()
-    counts = torch.zeros(3, 2, dtype=torch.int64)
-    for graphs in dealer.evaluation():
-        batch = batches.batch(graphs, draw=0)
-        counts += count_correct(model(batch.inputs), y=batch.y, split=batch.split).cpu()
-    counts = counts.to(next(model.parameters()).device)  # nccl sums only what lies on its GPU
-    mesh.world.sum_in_place(counts)
+def count_global(parallel: ParallelModel, *, batches: Sequence[tuple[int, ...]]) -> Tensor:
+    """Correct and total predictions per split over all ranks, int64 [3, 2]. Only counts travel, never scores.
+
+    ``batches`` are the graphs of every batch over all replicas.
+    """
+    parallel.model.eval()
+    counts = torch.zeros(3, 2, dtype=torch.int64, device=parallel.executor.device)
+    for logits, batch in parallel.executor.predict(Round(batches, draw=0)):
+        counts += count_correct(logits, y=batch.y, split=batch.split)
+    parallel.world.sum_in_place(counts)
     return counts.cpu()
 
 
-def _global_loss(own_loss: Tensor, *, mesh: Mesh, step: int) -> float:
+def _global_loss(own_loss: Tensor, *, axis: Axis, step: int) -> float:
     """Sum over all ranks. Each rank's share has a place of its own on the way, to name the rank that diverged."""
-    shares = torch.zeros(mesh.world.size, dtype=torch.float64, device=own_loss.device)
-    shares[mesh.world.index] = own_loss
-    mesh.world.sum_in_place(shares)
-    return sum_shares(shares.tolist(), ranks=mesh.world.ranks, step=step)
+    shares = torch.zeros(axis.size, dtype=torch.float64, device=own_loss.device)
+    shares[axis.index] = own_loss
+    axis.sum_in_place(shares)
+    return sum_shares(shares.tolist(), ranks=axis.ranks, step=step)

@@ -1,0 +1,71 @@
+"""A model taken apart into stages: which rank keeps what, and over which ranks each gradient is summed.
+
+A parameter that units of several stages use (one object, such as the distance table that every block looks up) lives on
+the ranks of all of them. Each stage finds its own part of the gradient; the sum over all these ranks is the whole.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from torch import nn
+
+from planner.plan import Stage
+from workers.comm.axis import Axis, open_axis
+from workers.comm.reduce import sum_gradients
+from workers.models.units import GraphTransformer
+
+
+def find_holders(model: GraphTransformer, *, stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
+    """The ranks that hold each parameter of ``model`` (a name each, the first of tied ones): those of its stages."""
+    units = model.units()
+    stages_of: dict[nn.Parameter, set[int]] = {parameter: set() for parameter in model.parameters()}
+    for stage in stages:
+        for name in stage.units:
+            for parameter in units[name].parameters():
+                stages_of[parameter].update(stage.ranks)
+    return {name: tuple(sorted(stages_of[parameter])) for name, parameter in model.named_parameters()}
+
+
+def drop_other_units(model: GraphTransformer, *, units: Iterable[str]) -> None:
+    """Keep on this rank only what ``units`` of ``model`` use; all else goes to the meta device, without memory."""
+    own = model.units()
+    kept = [own[name] for name in units]
+    keep = {tensor for unit in kept for tensor in (*unit.parameters(), *unit.buffers())}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter not in keep:
+                setattr(module, name, nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad))
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer not in keep:
+                setattr(module, name, buffer.to("meta"))
+
+
+def own_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that this rank trains, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if not parameter.is_meta}
+
+
+class GradientSums:
+    """Completes the gradients of this rank: each is summed over all ranks that hold its parameter.
+
+    ``holders`` names them for every parameter of the model. Collective to make: groups are opened in one order.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, holders: dict[str, tuple[int, ...]], world: Sequence[int], rank: int
+    ) -> None:
+        own = own_parameters(model)
+        self._sums: list[tuple[Axis, list[nn.Parameter]]] = []
+        for ranks in dict.fromkeys(holders.values()):
+            alone = tuple((other,) for other in world if other not in ranks)
+            axis = open_axis((ranks, *alone), rank=rank)
+            self._sums.append((axis, [own[name] for name, held in holders.items() if held == ranks and name in own]))
+
+    def sum(self) -> None:
+        """Sum them all. Collective, in the same order on all ranks."""
+        for axis, parameters in self._sums:
+            sum_gradients(parameters, axis=axis)
+
+    def close(self) -> None:
+        """Free the groups."""
+        for axis, _ in self._sums:
+            axis.close()
