@@ -28,7 +28,7 @@ def largest_work(
 ) -> Work:
     """A bound on any micro-batch of any step: what memory has to hold.
 
-    Graphs are dealt by cost (pairs), the dearest first, to the replicas and then to micro-batches. Such a hand holds at
+    Graphs are dealt by cost (pairs), the dearest first, to micro-batches and then to replicas. Such a hand holds at
     most an even share and one graph more (Graham, Bounds on Multiprocessing Timing Anomalies, 1969); rows are bounded
     by filling it with the smallest graphs. The largest graphs may all come in one step.
     """
@@ -38,7 +38,7 @@ def largest_work(
     step = nodes[:graphs_per_step]
     all_pairs, most, fewest = float((step**2).sum()), float(nodes[0]), float(nodes[-1])
     pairs = all_pairs
-    for num_hands in (num_replicas, num_micro_batches):
+    for num_hands in (num_micro_batches, num_replicas):
         pairs = pairs if num_hands == 1 else min(pairs, pairs / num_hands + most**2)
     rows = min(float(step.sum()), pairs / fewest) if pairs < all_pairs else float(step.sum())
     graphs = min(float(len(step)), rows / fewest)

@@ -8,17 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.distributed.equality import Case, run_parallel
+from tests.distributed.equality import Case, plan_of, run_parallel, spread
 from tests.distributed.odd_graphs import build_graph, build_set
 from tests.distributed.runs import MODEL, RunOutcome, run_train
 from tests.kit.gloo_pool import GlooPool, RanksFailedError
-from workers.comm.axis import Axis
-from workers.comm.mesh import Mesh
 from workers.data.datasets import load_dataset
 from workers.data.paths import DataPaths
 from workers.errors import TrainingDivergedError
-from workers.megagraph.batches import ShardedBatches
-from workers.megagraph.data_parallel import GraphDealer
 from workers.megagraph.training_step import count_global
 from workers.spec import DatasetSpec
 from workers.training.evaluation import accuracies
@@ -118,10 +114,9 @@ def test_the_export_scores_in_one_process_what_the_ranks_reported(pool: GlooPool
 
 def count_alone(model: torch.nn.Module, *, cache: Path) -> torch.Tensor:
     dataset = load_dataset(DatasetSpec(name="karate"), paths=DataPaths(root=None, cache=cache))
-    alone = Axis(ranks=(0,), index=0)
-    batches = ShardedBatches(dataset, axis=alone, needs=MODEL.needs, dtype=torch.float32, device=torch.device("cpu"))
-    dealer = GraphDealer(dataset, batch_size=1, seed=0, replica=0, num_replicas=1, num_micro_batches=1)
-    return count_global(model, batches=batches, dealer=dealer, mesh=Mesh(world=alone, dp=alone, cp=alone))
+    case = Case(dataset, spec=MODEL, dtype=torch.float32)
+    parallel, dealer = spread(case, rank=0, model=model, plan=plan_of(case))
+    return count_global(parallel, batches=dealer.evaluation(num_replicas=1))
 
 
 def test_a_loss_that_is_no_number_ends_all_ranks_and_names_step_and_culprit(pool: GlooPool) -> None:

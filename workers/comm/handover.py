@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from workers.comm.axis import Axis
+from workers.comm.wire import Transfer, Wire
 from workers.ops.row_layout import RowLayout
 
 
@@ -64,54 +64,52 @@ def find_route(sources: Sequence[Holding], targets: Sequence[Holding], *, rank: 
 
 
 class Links:
-    """Sends and receives rows over ``axis``, which holds the ranks of all stages."""
+    """Sends and receives rows over ``axis``, which holds the ranks 0 to P - 1 of all stages."""
 
     def __init__(self, axis: Axis) -> None:
-        self._axis = axis
+        self.wire = Wire(axis)
         self._rank = axis.ranks[axis.index]
         self._own: dict[int, Tensor] = {}  # by tag: from one stage of this rank to its next stage
-        self._leaving: list[tuple[dist.Work, Tensor]] = []
+        self._leaving: list[Transfer] = []
 
     def send(self, rows: Tensor, *, route: Route, tag: int) -> None:
         """Put ``rows`` [num_sent, d] on their way. ``tag`` names the message, the same on both sides."""
-        self._leaving = [(work, kept) for work, kept in self._leaving if not work.is_completed()]
-        for peer, pieces in route.sends.items():
-            part = _gather(rows, pieces)
-            if peer == self._rank:
-                self._own[tag] = part
-            else:
-                self._leaving.append((dist.isend(part, peer, self._axis.group, tag), part))
+        self._leaving = [transfer for transfer in self._leaving if not transfer.is_over()]
+        parts = {peer: _gather(rows, pieces) for peer, pieces in route.sends.items()}
+        if self._rank in parts:
+            self._own[tag] = parts.pop(self._rank)
+        self._leaving.append(self.wire.start(sends=parts, receives={}, tag=tag))
 
     def expect(self, *, route: Route, tag: int, like: Tensor) -> "Expected":
         """Ask for rows of the width and kind of ``like`` [0, d]; the caller may work until it needs them."""
-        arriving = []
-        for peer, pieces in route.receives.items():
-            if peer == self._rank:
-                continue
-            part = like.new_empty(sum(piece.stop - piece.start for piece in pieces), like.shape[1])
-            arriving.append((dist.irecv(part, peer, self._axis.group, tag), part, pieces))
-        return Expected(arriving=arriving, route=route, like=like)
+        rooms = {
+            peer: like.new_empty(sum(map(_length, pieces)), like.shape[1])
+            for peer, pieces in route.receives.items()
+            if peer != self._rank
+        }
+        return Expected(transfer=self.wire.start(sends={}, receives=rooms, tag=tag), route=route, like=like)
 
     def receive(self, expected: "Expected", *, tag: int) -> Tensor:
         """The rows [num_received, d] that were asked for, when they are here."""
         route = expected.route
-        for work, _, _ in expected.arriving:
-            work.wait()
-        parts = [(part, pieces) for _, part, pieces in expected.arriving]
+        parts = dict(expected.transfer.wait())
         if self._rank in route.receives:
-            parts.append((self._own.pop(tag), route.receives[self._rank]))
-        if len(parts) == 1 and len(parts[0][1]) == 1:  # all rows from one rank, in order: already what is wanted
-            return parts[0][0]
+            parts[self._rank] = self._own.pop(tag)
+        if len(parts) == 1:
+            ((peer, part),) = parts.items()
+            if len(route.receives[peer]) == 1:  # all rows from one rank, in order: already what is wanted
+                return part
         rows = expected.like.new_empty(route.num_received, expected.like.shape[1])
-        for part, pieces in parts:
-            for piece, values in zip(pieces, part.split([piece.stop - piece.start for piece in pieces]), strict=True):
+        for peer, part in parts.items():
+            pieces = route.receives[peer]
+            for piece, values in zip(pieces, part.split([*map(_length, pieces)]), strict=True):
                 rows[piece] = values
         return rows
 
     def settle(self) -> None:
         """Wait until everything that was sent has left."""
-        for work, _ in self._leaving:
-            work.wait()
+        for transfer in self._leaving:
+            transfer.wait()
         self._leaving.clear()
 
 
@@ -119,7 +117,7 @@ class Links:
 class Expected:
     """Rows that were asked for and may still be on their way."""
 
-    arriving: list[tuple[dist.Work, Tensor, list[slice]]]
+    transfer: Transfer
     route: Route
     like: Tensor
 
@@ -138,11 +136,12 @@ def _pieces(sources: Sequence[Holding], targets: Sequence[Holding]) -> Iterator[
                     if start < stop:
                         target_first = target.layout.rows(target_shard, target_place).start
                         sent = slice(first + start - has.start, first + stop - has.start)
-                        yield sender, receiver, sent, _shifted(sent, target_first + start - wants.start)
+                        received = slice(target_first + start - wants.start, target_first + stop - wants.start)
+                        yield sender, receiver, sent, received
 
 
-def _shifted(piece: slice, start: int) -> slice:
-    return slice(start, start + piece.stop - piece.start)
+def _length(piece: slice) -> int:
+    return piece.stop - piece.start
 
 
 def _add(pieces: list[slice], piece: slice) -> None:

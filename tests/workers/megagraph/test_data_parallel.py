@@ -8,26 +8,17 @@ from hypothesis import strategies as st
 
 from tests.distributed.odd_graphs import build_graph, build_set, odd_set, one_graph
 from workers.data.graph import TEST, TRAIN, VALIDATION
-from workers.megagraph.data_parallel import GraphDealer, StepShare, count_targets, deal
+from workers.megagraph.data_parallel import GlobalStep, GraphDealer, count_targets, deal
 
 COSTS = st.lists(st.integers(1, 100), max_size=7)
 
 
-def dealer(
-    replica: int = 0, *, num_replicas: int = 1, batch_size: int = 3, seed: int = 0, **changes: int
-) -> GraphDealer:
-    return GraphDealer(
-        odd_set(),
-        batch_size=batch_size,
-        seed=seed,
-        replica=replica,
-        num_replicas=num_replicas,
-        num_micro_batches=changes.get("num_micro_batches", 1),
-    )
+def dealer(*, batch_size: int = 3, seed: int = 0, num_micro_batches: int = 1) -> GraphDealer:
+    return GraphDealer(odd_set(), batch_size=batch_size, seed=seed, num_micro_batches=num_micro_batches)
 
 
-def graphs_of(share: StepShare) -> list[int]:
-    return [graph for micro_batch in share.micro_batches for graph in micro_batch]
+def graphs_of(step: GlobalStep) -> list[int]:
+    return [graph for micro_batch in step.micro_batches for graph in micro_batch]
 
 
 @given(costs=COSTS, num_hands=st.integers(1, 4))
@@ -66,14 +57,25 @@ def test_epochs_and_seeds_differ_in_order_and_repeat_themselves() -> None:
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
-def test_replicas_and_micro_batches_together_hold_the_global_batch() -> None:
-    whole = dealer(batch_size=5).epoch(1)
-    parts = [dealer(replica, num_replicas=2, batch_size=5, num_micro_batches=2).epoch(1) for replica in range(2)]
-    for step, share in enumerate(whole):
-        dealt = [part[step] for part in parts]
-        assert sorted(itertools.chain(*map(graphs_of, dealt))) == sorted(graphs_of(share))
-        assert {(part.num_targets, part.num_nodes) for part in dealt} == {(share.num_targets, share.num_nodes)}
-        assert all(len(part.micro_batches) == 2 for part in dealt)
+def test_micro_batches_hold_the_batch_and_replicas_hold_the_micro_batch() -> None:
+    whole, cut = (dealer(batch_size=5, num_micro_batches=number).epoch(1) for number in (1, 2))
+    for step, part in zip(whole, cut, strict=True):
+        assert sorted(graphs_of(part)) == sorted(graphs_of(step))
+        assert (part.num_targets, part.num_nodes) == (step.num_targets, step.num_nodes)
+        for turn, graphs in enumerate(part.micro_batches):
+            hands = dealer().hands(graphs, num_replicas=3, turn=turn)
+            assert sorted(itertools.chain(*hands)) == sorted(graphs)
+
+
+def test_replicas_take_turns_at_getting_one_graph_too_many() -> None:
+    alike = GraphDealer(
+        build_set([build_graph(4, [(0, 1)], seed=seed) for seed in range(6)]), batch_size=6, seed=0, num_micro_batches=2
+    )
+    (step,) = alike.epoch(1)
+    sizes = [
+        list(map(len, alike.hands(graphs, num_replicas=2, turn=turn))) for turn, graphs in enumerate(step.micro_batches)
+    ]
+    assert sizes == [[2, 1], [1, 2]]
 
 
 def test_targets_are_labelled_training_nodes() -> None:
@@ -83,15 +85,20 @@ def test_targets_are_labelled_training_nodes() -> None:
 def test_graphs_without_training_nodes_are_scored_but_not_trained_on() -> None:
     splits = [np.full(3, code, dtype=np.int8) for code in (TRAIN, VALIDATION, TEST)]
     dataset = build_set([build_graph(3, [(0, 1)], seed=1, split=split) for split in splits])
-    one = GraphDealer(dataset, batch_size=8, seed=0, replica=0, num_replicas=1, num_micro_batches=1)
-    assert [graphs_of(share) for share in one.epoch(1)] == [[0]]
-    assert one.evaluation() == [(1,), (2,)]
+    one = GraphDealer(dataset, batch_size=8, seed=0, num_micro_batches=1)
+    assert [graphs_of(step) for step in one.epoch(1)] == [[0]]
+    assert one.evaluation(num_replicas=1) == [(1,), (2,)]
 
 
 def test_one_graph_is_trained_on_and_scored_by_one_replica_while_others_idle() -> None:
-    replicas = [
-        GraphDealer(one_graph(), batch_size=8, seed=0, replica=replica, num_replicas=2, num_micro_batches=1)
-        for replica in range(2)
-    ]
-    assert [replica.epoch(1)[0].micro_batches for replica in replicas] == [((0,),), ((),)]
-    assert [replica.evaluation() for replica in replicas] == [[(0,)], []]
+    dealt = GraphDealer(one_graph(), batch_size=8, seed=0, num_micro_batches=1)
+    assert dealt.epoch(1)[0].micro_batches == ((0,),)
+    assert dealt.evaluation(num_replicas=2) == [(0,)]
+    assert dealt.hands((0,), num_replicas=2, turn=0) == ((0,), ())
+
+
+def test_evaluation_gives_every_replica_one_graph_at_a_time() -> None:
+    batches = dealer().evaluation(num_replicas=3)
+    assert sorted(itertools.chain(*batches)) == sorted(itertools.chain(*dealer().evaluation(num_replicas=1)))
+    for turn, graphs in enumerate(batches):
+        assert max(map(len, dealer().hands(graphs, num_replicas=3, turn=turn))) == 1

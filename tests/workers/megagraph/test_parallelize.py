@@ -4,46 +4,40 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.checkpoint import checkpoint
 
 from planner.errors import PlanInvalidError
 from planner.plan import Action, MegaGraphPlan, describe_partition
-from tests.distributed.equality import Case, build, plan_of
+from tests.distributed.equality import Case, build, plan_of, spread
 from tests.distributed.odd_graphs import odd_set
-from workers.comm.axis import Axis
-from workers.comm.mesh import Mesh
-from workers.comm.ring import RingExchange
-from workers.megagraph.executor import play
-from workers.megagraph.parallelize import check_partition, check_runnable, parallelize
+from workers.megagraph.parallelize import check_partition, check_runnable
+from workers.megagraph.pipeline_parallel import own_parameters
 from workers.ops.biased_attention import LocalExchange
 
 CASE = Case(odd_set())
 
 
-def mesh(*, cp: int) -> Mesh:
-    alone, line = Axis((0,), 0), Axis(tuple(range(cp)), 0)
-    return Mesh(world=line, dp=alone, cp=line)
-
-
 def test_one_rank_keeps_the_plain_model() -> None:
     model = build(CASE)
-    parallelize(model, plan=plan_of(CASE), mesh=mesh(cp=1))
+    spread(CASE, rank=0, model=model, plan=plan_of(CASE))
     assert all(isinstance(block.attention.exchange, LocalExchange) for block in model.blocks)
+    assert all("forward" not in vars(module) for module in model.modules())
 
 
-def test_several_cp_ranks_get_the_ring_and_parameters_keep_their_names() -> None:
-    case = replace(CASE, cp=2, recompute=("block.0", "head"))
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+def test_parameters_keep_their_names(schedule: str) -> None:
+    case = replace(CASE, schedule=schedule, recompute=("block.0", "head"))
     model = build(case)
     names = [name for name, _ in model.named_parameters()]
-    parallelize(model, plan=plan_of(case), mesh=mesh(cp=2))
-    assert all(isinstance(block.attention.exchange, RingExchange) for block in model.blocks)
+    spread(case, rank=0, model=model, plan=plan_of(case))
     assert [name for name, _ in model.named_parameters()] == names
+    assert list(own_parameters(model)) == names
 
 
 def test_only_the_named_units_recompute() -> None:
     model = build(CASE)
-    parallelize(model, plan=plan_of(replace(CASE, recompute=("block.1",))), mesh=mesh(cp=1))
+    case = replace(CASE, recompute=("block.1",))
+    spread(case, rank=0, model=model, plan=plan_of(case))
     wrapped = [name for name, unit in model.units().items() if getattr(unit.forward, "func", None) is checkpoint]
     assert wrapped == ["block.1"]
 
@@ -71,22 +65,16 @@ def test_a_cut_of_other_graphs_is_refused() -> None:
         check_partition(plan, graph_sizes=(20, 11))
 
 
-def test_a_stage_without_all_units_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("units", "message"),
+    [
+        ((("features", "head"),), "in order; found .'features', 'head'."),
+        ((CASE.spec.units, CASE.spec.units), "in order"),
+        ((CASE.spec.units, ()), r"stages \[1\] have none"),
+    ],
+)
+def test_stages_hold_the_units_of_the_model_once_and_in_order(units: tuple[tuple[str, ...], ...], message: str) -> None:
     plan = plan_of(CASE)
-    stage = plan.stages[0].model_copy(update={"units": ("features", "head")})
-    with pytest.raises(PlanInvalidError, match="in order"):
-        check_runnable(plan.model_copy(update={"stages": (stage,)}), units=CASE.spec.units)
-
-
-def test_the_executor_plays_the_actions_in_their_order_and_frees_each_loss() -> None:
-    played: list[str] = []
-
-    def forward(micro_batch: int) -> torch.Tensor:
-        played.append(f"F{micro_batch}")
-        loss = torch.tensor(float(micro_batch + 1), requires_grad=True)
-        loss.register_hook(lambda _: played.append(f"B{micro_batch}"))
-        return loss * 1.0
-
-    actions = [Action(0, "F", 1), Action(0, "F", 0), Action(0, "B", 0), Action(0, "B", 1)]
-    assert float(play(actions, forward=forward)) == 3.0
-    assert played == ["F1", "F0", "B0", "B1"]
+    stages = tuple(plan.stages[0].model_copy(update={"units": part}) for part in units)
+    with pytest.raises(PlanInvalidError, match=message):
+        check_runnable(plan.model_copy(update={"stages": stages}), units=CASE.spec.units)

@@ -5,39 +5,24 @@ from collections.abc import Sequence
 import torch
 
 from planner.plan import Action
-from tests.distributed.equality import Case, build, plan_of
+from tests.distributed.equality import Case, build, plan_of, spread
 from tests.distributed.odd_graphs import build_graph, build_set, odd_set, one_graph, random_edges
 from tests.workers.ops.largest_float import LargestFloat
 from workers.comm.axis import Axis
-from workers.comm.mesh import Mesh
-from workers.data.graph import TEST, TRAIN, VALIDATION, GraphDataset
+from workers.data.graph import TEST, TRAIN, VALIDATION
 from workers.megagraph.batches import ShardedBatches
-from workers.megagraph.data_parallel import GraphDealer
 from workers.megagraph.training_step import count_global, masked_loss, run_step
 from workers.model_specs import Needs
 
-ALONE = Axis(ranks=(0,), index=0)
-MESH = Mesh(world=ALONE, dp=ALONE, cp=ALONE)
 
-
-def batches_of(dataset: GraphDataset, *, dtype: torch.dtype = torch.float64) -> ShardedBatches:
-    return ShardedBatches(dataset, axis=ALONE, needs=Needs(max_distance=3), dtype=dtype, device=torch.device("cpu"))
-
-
-def dealer_of(dataset: GraphDataset, *, num_micro_batches: int = 1) -> GraphDealer:
-    return GraphDealer(dataset, batch_size=100, seed=0, replica=0, num_replicas=1, num_micro_batches=num_micro_batches)
-
-
-def gradients_of(dataset: GraphDataset, *, actions: Sequence[Action], num_micro_batches: int = 1) -> list[torch.Tensor]:
-    model = build(Case(dataset))
-    share = dealer_of(dataset, num_micro_batches=num_micro_batches).epoch(1)[0]
+def gradients_of(case: Case, *, actions: Sequence[Action]) -> list[torch.Tensor]:
+    model = build(case)
+    parallel, dealer = spread(case, rank=0, model=model, plan=plan_of(case))
     run_step(
-        model,
+        parallel,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-        batches=batches_of(dataset),
-        share=share,
-        actions=tuple(actions),
-        mesh=MESH,
+        share=dealer.epoch(1)[0],
+        actions=actions,
         step=1,
         draw=1,
     )
@@ -45,15 +30,19 @@ def gradients_of(dataset: GraphDataset, *, actions: Sequence[Action], num_micro_
 
 
 def test_micro_batches_in_any_order_add_up_to_the_whole_batch() -> None:
-    whole = gradients_of(odd_set(), actions=plan_of(Case(odd_set())).actions[0])
+    whole = gradients_of(Case(odd_set()), actions=plan_of(Case(odd_set())).actions[0])
     interleaved = [Action(0, kind, m) for kind, m in (("F", 2), ("F", 0), ("B", 2), ("F", 1), ("B", 0), ("B", 1))]
-    for part, exact in zip(gradients_of(odd_set(), actions=interleaved, num_micro_batches=3), whole, strict=True):
+    case = Case(odd_set(), num_micro_batches=3)
+    for part, exact in zip(gradients_of(case, actions=interleaved), whole, strict=True):
         torch.testing.assert_close(part, exact, rtol=1e-10, atol=1e-12)
 
 
 def test_the_loss_is_the_mean_over_labelled_training_nodes_only() -> None:
     dataset = one_graph()
-    batch = batches_of(dataset).batch((0,), draw=0)
+    batches = ShardedBatches(
+        dataset, axis=Axis(), needs=Needs(max_distance=3), dtype=torch.float64, device=torch.device("cpu")
+    )
+    batch = batches.batch((0,), draw=0)
     graph = dataset.graphs[0]
     logits = torch.randn(graph.num_nodes, dataset.num_classes, dtype=torch.float64)
     train = torch.from_numpy(graph.split == TRAIN)
@@ -64,10 +53,10 @@ def test_the_loss_is_the_mean_over_labelled_training_nodes_only() -> None:
 def test_evaluation_counts_every_scored_node_once_and_leaves_dropout_out() -> None:
     dataset = one_graph()
     spec = Case(dataset).spec.model_copy(update={"dropout": 0.9, "input_dropout": 0.9})
-    model = build(Case(dataset, spec=spec))
-    first, second = (
-        count_global(model, batches=batches_of(dataset), dealer=dealer_of(dataset), mesh=MESH) for _ in range(2)
-    )
+    case = Case(dataset, spec=spec)
+    parallel, dealer = spread(case, rank=0, model=build(case), plan=plan_of(case))
+    scored = dealer.evaluation(num_replicas=1)
+    first, second = (count_global(parallel, batches=scored) for _ in range(2))
     split = dataset.graphs[0].split
     assert first[:, 1].tolist() == [int((split == code).sum()) for code in (TRAIN, VALIDATION, TEST)]
     assert torch.equal(first, second)
@@ -77,15 +66,14 @@ def test_a_step_holds_no_float_for_every_pair_of_nodes() -> None:
     num_nodes = 2500
     dataset = build_set([build_graph(num_nodes, random_edges(num_nodes, 5000, seed=1), seed=2)])
     case = Case(dataset, dtype=torch.float32)
-    model, batches = build(case), batches_of(dataset, dtype=torch.float32)
+    model = build(case)
+    parallel, dealer = spread(case, rank=0, model=model, plan=plan_of(case))
     with LargestFloat() as largest:
         run_step(
-            model,
+            parallel,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            batches=batches,
-            share=dealer_of(dataset).epoch(1)[0],
+            share=dealer.epoch(1)[0],
             actions=plan_of(case).actions[0],
-            mesh=MESH,
             step=1,
             draw=1,
         )
