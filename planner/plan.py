@@ -124,6 +124,11 @@ class MegaGraphPlan(Frozen):
     reasons: tuple[str, ...] = ()
     runners_up: tuple[RunnerUp, ...] = ()
 
+    @property
+    def largest_cp_degree(self) -> int:
+        """The number of shards that the order of the nodes is made for; stages of fewer cut the same order."""
+        return max(stage.cp_degree for stage in self.stages)
+
     @model_validator(mode="after")
     def _check(self) -> "MegaGraphPlan":
         check_stages(self)

@@ -17,6 +17,7 @@ class Needs:
     """What a model asks to know of every graph, besides features and degrees; None where it does not ask."""
 
     max_distance: int | None = None  # hop distances up to so many, farther pairs in one bucket more
+    edges: bool = False  # the edges into own rows, and which rows of other shards they start from
 
 
 class GraphormerSpec(Frozen):

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from planner.plan import MegaGraphPlan, Stage
+from planner.plan import MegaGraphPlan, Partition, Stage
 from planner.schedule import (
     actions_by_rank,
     gpipe_actions,
@@ -18,7 +18,9 @@ from planner.schedule import (
     one_f_one_b_actions,
     zero_bubble_actions,
 )
+from tests.distributed.edge_model import EdgeSpec, EdgeTransformer
 from workers.data.graph import GraphDataset
+from workers.data.partition import NATURAL, NodeCuts
 from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.data_parallel import GraphDealer
 from workers.megagraph.dealing import Dealing
@@ -28,8 +30,8 @@ from workers.megagraph.pipeline_parallel import own_parameters
 from workers.megagraph.training_step import run_step
 from workers.models.graph_batch import GraphBatch
 from workers.models.graphormer import Attention, Graphormer
+from workers.models.units import GraphTransformer
 from workers.ops.counter_dropout import draw_of
-from workers.ops.row_layout import even_cut
 from workers.spec import GraphormerSpec
 
 Name = TypeVar("Name")
@@ -41,11 +43,13 @@ SCHEDULES = {"gpipe": gpipe_actions, "1f1b": one_f_one_b_actions, "zero_bubble":
 
 @dataclass(frozen=True)
 class Width:
-    """One stage: how many units it takes, and its degrees."""
+    """One stage: how many units it takes, its degrees, and its exchange, by default the ring."""
 
     units: int
     dp: int = 1
     cp: int = 1
+    exchange: str = "ring"
+    ulysses: int = 1
 
 
 @dataclass(frozen=True)
@@ -59,19 +63,24 @@ class Case:
     dataset: GraphDataset
     cp: int = 1
     dp: int = 1
+    exchange: str = "ring"
+    ulysses: int = 1
+    partition: Partition = NATURAL
     stages: tuple[Width, ...] = ()
     stages_per_group: int = 1
     schedule: str = "1f1b"
     num_micro_batches: int = 1
     recompute: tuple[str, ...] = ()
-    spec: GraphormerSpec = SPEC
+    spec: GraphormerSpec | EdgeSpec = SPEC
     dtype: torch.dtype = torch.float64
     batch_size: int = 100
     steps: int = 1
 
     @property
     def widths(self) -> tuple[Width, ...]:
-        return self.stages or (Width(len(self.spec.units), dp=self.dp, cp=self.cp),)
+        return self.stages or (
+            Width(len(self.spec.units), dp=self.dp, cp=self.cp, exchange=self.exchange, ulysses=self.ulysses),
+        )
 
     @property
     def num_groups(self) -> int:
@@ -86,11 +95,12 @@ class Case:
 class Outcome:
     """What one rank (or the one process) ends with, of the parameters that it holds.
 
-    ``logits[graph]`` are of its own rows, before any update; only ranks of the last stage have some.
+    ``logits[graph]`` are of its own rows, ``node_ids[graph]``, before any update; only the last stage has some.
     """
 
     losses: list[float]
     logits: dict[int, Tensor]
+    node_ids: dict[int, Tensor]
     gradients: dict[str, Tensor]  # of the first step
     parameters: dict[str, Tensor] = field(default_factory=dict)  # after all steps
 
@@ -108,7 +118,8 @@ def plan_of(case: Case) -> MegaGraphPlan:
                 ranks=tuple(range(first, first + width.dp * width.cp)),
                 dp_degree=width.dp,
                 cp_degree=width.cp,
-                exchange="ring" if width.cp > 1 else "none",
+                exchange=width.exchange if width.cp > 1 else "none",
+                ulysses_degree=width.ulysses,
             )
         )
     if case.stages_per_group > 1:
@@ -125,12 +136,15 @@ def plan_of(case: Case) -> MegaGraphPlan:
         num_micro_batches=case.num_micro_batches,
         actions=actions_by_rank(stages, actions),
         recompute=case.recompute,
+        partition=case.partition,
     )
 
 
-def build(case: Case) -> Graphormer:
+def build(case: Case) -> GraphTransformer:
     """The model that every side starts from. The bias table is made uneven, so that a wrong bucket shows."""
     torch.manual_seed(5)
+    if isinstance(case.spec, EdgeSpec):
+        return EdgeTransformer(case.spec).to(case.dtype)
     model = Graphormer(case.spec, num_features=case.dataset.num_features, num_classes=case.dataset.num_classes)
     with torch.no_grad():
         model.distance.table.normal_()
@@ -144,11 +158,22 @@ def run_parallel(rank: int, world_size: int, case: Case) -> Outcome:
 
 def run_dense(case: Case) -> Outcome:
     """``case`` in one process, with every score materialised: the reference."""
-    alone = replace(case, cp=1, dp=1, stages=(), stages_per_group=1, schedule="1f1b", num_micro_batches=1, recompute=())
+    alone = replace(
+        case,
+        cp=1,
+        dp=1,
+        ulysses=1,
+        partition=NATURAL,
+        stages=(),
+        stages_per_group=1,
+        schedule="1f1b",
+        num_micro_batches=1,
+        recompute=(),
+    )
     return _run(0, alone, model=dense(build(alone)))
 
 
-def dense(model: Graphormer) -> Graphormer:
+def dense(model: GraphTransformer) -> GraphTransformer:
     """``model`` with attention in its textbook form: softmax(q k^T / sqrt(d_h) + table[bucket]) v, graph by graph."""
     for module in model.modules():
         if isinstance(module, Attention):
@@ -157,11 +182,14 @@ def dense(model: Graphormer) -> Graphormer:
 
 
 def gather_rows(outcomes: Sequence[Outcome]) -> dict[int, Tensor]:
-    """The logits of every graph, put together from the shards of the replica that held it."""
+    """The logits of every graph in the order of its nodes, put together from the shards of the replica that held it."""
     graphs = sorted({graph for outcome in outcomes for graph in outcome.logits})
-    return {
-        graph: torch.cat([outcome.logits[graph] for outcome in outcomes if graph in outcome.logits]) for graph in graphs
-    }
+    gathered = {}
+    for graph in graphs:
+        holders = [outcome for outcome in outcomes if graph in outcome.logits]
+        node_ids = torch.cat([outcome.node_ids[graph] for outcome in holders])
+        gathered[graph] = torch.cat([outcome.logits[graph] for outcome in holders])[node_ids.argsort()]
+    return gathered
 
 
 def relative_errors(values: Mapping[Name, Tensor], *, exact: Mapping[Name, Tensor]) -> dict[Name, float]:
@@ -175,14 +203,15 @@ def relative_errors(values: Mapping[Name, Tensor], *, exact: Mapping[Name, Tenso
     }
 
 
-def spread(case: Case, *, rank: int, model: Graphormer, plan: MegaGraphPlan) -> tuple[ParallelModel, GraphDealer]:
+def spread(case: Case, *, rank: int, model: GraphTransformer, plan: MegaGraphPlan) -> tuple[ParallelModel, GraphDealer]:
     """``model`` as ``plan`` spreads it, and the dealer of the graphs of ``case``."""
     check_runnable(plan, units=case.spec.units)
     dealer = GraphDealer(case.dataset, batch_size=case.batch_size, seed=3, num_micro_batches=case.num_micro_batches)
+    cuts = NodeCuts(case.dataset.graphs, partition=plan.partition, num_parts=plan.largest_cp_degree)
     dealing = Dealing(
         plan.stages,
         dealer=dealer,
-        cut=lambda graph, num_shards: even_cut(case.dataset.graphs[graph].num_nodes, num_shards),
+        cut=lambda graph, num_shards: cuts.cut(graph, num_shards).sizes,
         rank=rank,
     )
     parallel = parallelize(
@@ -190,9 +219,11 @@ def spread(case: Case, *, rank: int, model: Graphormer, plan: MegaGraphPlan) -> 
         plan=plan,
         rank=rank,
         dealing=dealing,
-        batches=lambda axis: ShardedBatches(
+        batches=lambda mesh: ShardedBatches(
             case.dataset,
-            axis=axis,
+            axis=mesh.cp,
+            cuts=cuts,
+            ulysses_degree=mesh.ulysses.size,
             needs=case.spec.needs,
             dtype=case.dtype,
             device=torch.device("cpu"),
@@ -202,13 +233,15 @@ def spread(case: Case, *, rank: int, model: Graphormer, plan: MegaGraphPlan) -> 
     return parallel, dealer
 
 
-def _run(rank: int, case: Case, *, model: Graphormer) -> Outcome:
+def _run(rank: int, case: Case, *, model: GraphTransformer) -> Outcome:
     plan = plan_of(case)
     parallel, dealer = spread(case, rank=rank, model=model, plan=plan)
     model.eval()
     alone = [(graph,) for graph in range(len(case.dataset.graphs))]
     predicted = parallel.executor.predict(Round(alone, draw=0))
-    logits = {graph: rows for graph, (rows, batch) in enumerate(predicted) if batch.inputs.layout.num_graphs}
+    held = {
+        graph: (rows, batch.inputs) for graph, (rows, batch) in enumerate(predicted) if batch.inputs.layout.num_graphs
+    }
     own = own_parameters(model)
     optimizer = torch.optim.Adam(own.values(), lr=1e-2)
     losses, gradients = [], {}
@@ -222,7 +255,13 @@ def _run(rank: int, case: Case, *, model: Graphormer) -> Outcome:
         gradients = gradients or {name: parameter.grad.clone() for name, parameter in own.items()}
     parameters = {name: parameter.detach().clone() for name, parameter in own.items()}
     parallel.close()
-    return Outcome(losses=losses, logits=logits, gradients=gradients, parameters=parameters)
+    return Outcome(
+        losses=losses,
+        logits={graph: rows for graph, (rows, _) in held.items()},
+        node_ids={graph: inputs.node_ids for graph, (_, inputs) in held.items()},
+        gradients=gradients,
+        parameters=parameters,
+    )
 
 
 def _dense_attention(attention: Attention, h: Tensor, *, batch: GraphBatch) -> Tensor:

@@ -22,11 +22,12 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from planner.errors import PlanInvalidError
-from planner.plan import Balance, NodeOrder
+from planner.plan import NodeOrder, Partition, describe_cuts, describe_partition
 from workers.data.distances import undirected_view
 from workers.data.graph import Graph
 from workers.ops.row_layout import even_cut
 
+NATURAL = Partition()
 _RANDOM_SEED = 0
 
 
@@ -49,26 +50,50 @@ class NodeCut:
         place[self.order] = np.arange(len(self.order))
         return place
 
+    @cached_property
+    def is_natural(self) -> bool:
+        """Whether every node is at the place of its number."""
+        return bool((self.order == np.arange(len(self.order))).all())
+
     def nodes(self, shard: int) -> np.ndarray:
         """The nodes of ``shard``, as the data set numbers them, in the order of its rows."""
         return self.order[self.starts[shard] : self.starts[shard + 1]]
 
 
-def cut_nodes(graph: Graph, *, num_shards: int, order: NodeOrder = "natural", balance: Balance = "rows") -> NodeCut:
-    """Order the nodes of ``graph`` and cut them into ``num_shards`` shards of about equal work.
+class NodeCuts:
+    """The cuts of all ``graphs`` of a data set as ``partition`` says, each made when it is first asked for.
 
-    Shards may be empty where there are fewer nodes. Raises ``PlanInvalidError`` for ``metis`` without pymetis.
+    ``num_parts`` is the number of shards that the order is made for: the largest cp degree of the plan. Stages of fewer
+    ranks cut the same order, so rows move between stages as runs.
     """
-    work = None if balance == "rows" else np.diff(graph.indptr) + 1
-    if order == "metis":
-        parts = _metis_parts(graph, num_shards=num_shards, work=work)
-        places = np.argsort(parts, kind="stable")
-        if work is not None:  # METIS has balanced the edges; its borders are the best ones
-            return NodeCut(places, tuple(np.bincount(parts, minlength=num_shards).tolist()))
-    else:
-        places = _places(graph, order)
-    sizes = even_cut(graph.num_nodes, num_shards) if work is None else balanced_cut(work[places], num_shards=num_shards)
-    return NodeCut(places, sizes)
+
+    def __init__(self, graphs: Sequence[Graph], *, partition: Partition = NATURAL, num_parts: int = 1) -> None:
+        self._graphs = graphs
+        self._partition = partition
+        self._num_parts = num_parts
+        self._orders: dict[int, _Ordered] = {}
+        self._cuts: dict[tuple[int, int], NodeCut] = {}
+
+    def cut(self, graph: int, num_shards: int) -> NodeCut:
+        """Graph ``graph`` in ``num_shards`` shards of about equal work; some may be empty.
+
+        Raises ``PlanInvalidError`` for ``metis`` without pymetis.
+        """
+        key = graph, num_shards
+        if key not in self._cuts:
+            if graph not in self._orders:
+                self._orders[graph] = _in_order(
+                    self._graphs[graph], partition=self._partition, num_parts=self._num_parts
+                )
+            self._cuts[key] = self._orders[graph].cut(num_shards)
+        return self._cuts[key]
+
+    def describe(self) -> Partition:
+        """The partition with the fingerprint of the cuts of all graphs."""
+        if self._partition.follows_from_sizes:
+            return describe_partition((graph.num_nodes for graph in self._graphs), cp_degree=self._num_parts)
+        cuts = [self.cut(graph, self._num_parts) for graph in range(len(self._graphs))]
+        return describe_cuts(digest_of(cuts), order=self._partition.order, balance=self._partition.balance)
 
 
 def balanced_cut(work: np.ndarray, *, num_shards: int) -> tuple[int, ...]:
@@ -88,6 +113,31 @@ def digest_of(cuts: Sequence[NodeCut]) -> str:
     return digest.hexdigest()[:32]
 
 
+@dataclass(frozen=True, eq=False)
+class _Ordered:
+    """The nodes of a graph in their order, and the work of each; ``borders`` are the sizes of METIS's own parts."""
+
+    places: np.ndarray
+    work: np.ndarray | None  # None: every row alike
+    borders: tuple[int, ...] = ()
+
+    def cut(self, num_shards: int) -> NodeCut:
+        if self.work is None:
+            return NodeCut(self.places, even_cut(len(self.places), num_shards))
+        if len(self.borders) == num_shards:  # METIS has balanced the work; its borders cut the fewest edges
+            return NodeCut(self.places, self.borders)
+        return NodeCut(self.places, balanced_cut(self.work[self.places], num_shards=num_shards))
+
+
+def _in_order(graph: Graph, *, partition: Partition, num_parts: int) -> _Ordered:
+    work = None if partition.balance == "rows" else np.diff(graph.indptr) + 1
+    if partition.order != "metis":
+        return _Ordered(_places(graph, partition.order), work)
+    parts = _metis_parts(graph, num_parts=num_parts, work=work)
+    borders = tuple(np.bincount(parts, minlength=num_parts).tolist())
+    return _Ordered(np.argsort(parts, kind="stable"), work, borders)
+
+
 def _places(graph: Graph, order: NodeOrder) -> np.ndarray:
     if order == "natural":
         return np.arange(graph.num_nodes)
@@ -98,7 +148,7 @@ def _places(graph: Graph, order: NodeOrder) -> np.ndarray:
     return reverse_cuthill_mckee(matrix, symmetric_mode=True).astype(np.int64)
 
 
-def _metis_parts(graph: Graph, *, num_shards: int, work: np.ndarray | None) -> np.ndarray:
+def _metis_parts(graph: Graph, *, num_parts: int, work: np.ndarray | None) -> np.ndarray:
     """The part of every node, int64 [N]. METIS wants no self loops; a graph of no edges or one part needs no METIS."""
     try:
         import pymetis
@@ -108,11 +158,11 @@ def _metis_parts(graph: Graph, *, num_shards: int, work: np.ndarray | None) -> n
             " (pip install pymetis), or choose the order 'bfs', which needs nothing"
         ) from error
     indptr, indices = undirected_view(graph)
-    if num_shards == 1 or not len(indices):
-        return np.repeat(np.arange(num_shards), even_cut(graph.num_nodes, num_shards))
+    if num_parts == 1 or not len(indices):
+        return np.repeat(np.arange(num_parts), even_cut(graph.num_nodes, num_parts))
     targets = np.repeat(np.arange(graph.num_nodes), np.diff(indptr))
     apart = indices != targets
     starts = np.concatenate([[0], np.cumsum(np.bincount(targets[apart], minlength=graph.num_nodes))])
     weights = None if work is None else work.tolist()
-    _, parts = pymetis.part_graph(num_shards, pymetis.CSRAdjacency(starts, indices[apart]), vweights=weights)
+    _, parts = pymetis.part_graph(num_parts, pymetis.CSRAdjacency(starts, indices[apart]), vweights=weights)
     return np.asarray(parts, dtype=np.int64)

@@ -36,11 +36,15 @@ def shard_edges(graph: Graph, *, cut: NodeCut, shard: int) -> RowEdges:
     )
 
 
-def join_edges(parts: Sequence[RowEdges]) -> RowEdges:
+def join_edges(parts: Sequence[RowEdges], *, num_shards: int) -> RowEdges:
     """The edges of several graphs as those of one micro-batch: own rows graph after graph, halo rows shard after shard.
 
-    All parts are of one shard; at least one.
+    All parts are of one shard of ``num_shards``; without any there are no edges.
     """
+    if not parts:
+        nothing = torch.empty(0, dtype=torch.int64)
+        halo = Halo(send=(nothing,) * num_shards, receive=(0,) * num_shards) if num_shards > 1 else None
+        return RowEdges(indptr=torch.zeros(1, dtype=torch.int64), sources=nothing, halo=halo)
     if len(parts) == 1:
         return parts[0]
     rows = np.cumsum([0, *(part.num_rows for part in parts)])

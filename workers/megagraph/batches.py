@@ -1,8 +1,8 @@
 """From a data set to the rows that this rank trains on.
 
-Every graph is cut into ``cp`` runs of neighbouring rows (``even_cut``). A rank keeps its run of each graph that it has
-met, features and distance index included: the index costs rows x N bytes and a breadth-first search per row, and is
-asked for again in every step.
+Every graph is cut into ``cp`` shards (``workers.data.partition``). A rank keeps its shard of each graph that it has
+met, features, edges and distance index included: the index costs rows x N bytes and a breadth-first search per row, and
+is asked for again in every step. It is of the rows that attend here: where ranks share heads, those of a run of shards.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,9 +16,12 @@ from torch import Tensor
 from workers.comm.axis import Axis
 from workers.data.distances import distance_buckets
 from workers.data.graph import Graph, GraphDataset
+from workers.data.partition import NodeCut, NodeCuts
+from workers.data.shard_edges import join_edges, shard_edges
 from workers.model_specs import Needs
 from workers.models.graph_batch import GraphBatch
-from workers.ops.row_layout import RowLayout, even_cut
+from workers.ops.row_edges import RowEdges
+from workers.ops.row_layout import RowLayout
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,31 @@ class _GraphShard:
     y: Tensor
     split: Tensor
     buckets: Tensor | None
+    edges: RowEdges | None
 
 
 class ShardedBatches:
-    """Batches of ``dataset`` for the rank at ``axis`` (the cp axis), on ``device``, with all that a model ``needs``."""
+    """Batches of ``dataset`` for the rank at ``axis`` (the cp axis), on ``device``, with all that a model ``needs``.
+
+    ``cuts`` says which nodes its shards are of, by default runs of equal length in natural order; ``ulysses_degree``
+    neighbouring ranks share heads.
+    """
 
     def __init__(
-        self, dataset: GraphDataset, *, axis: Axis, needs: Needs, dtype: torch.dtype, device: torch.device
+        self,
+        dataset: GraphDataset,
+        *,
+        axis: Axis,
+        needs: Needs,
+        dtype: torch.dtype,
+        device: torch.device,
+        cuts: NodeCuts | None = None,
+        ulysses_degree: int = 1,
     ) -> None:
         self._dataset = dataset
         self._axis = axis
+        self._cuts = NodeCuts(dataset.graphs) if cuts is None else cuts
+        self._ulysses_degree = ulysses_degree
         self._needs = needs
         self._dtype = dtype
         self._device = device
@@ -74,6 +92,7 @@ class ShardedBatches:
             degree=self._joined([shard.degree for shard in shards], torch.int64),
             node_ids=self._joined([shard.node_ids for shard in shards], torch.int64),
             buckets=tuple(shard.buckets for shard in shards if shard.buckets is not None),
+            edges=self._joined_edges([shard.edges for shard in shards if shard.edges is not None]),
             layout=layout,
             draw=draw,
         )
@@ -93,25 +112,34 @@ class ShardedBatches:
             self._shards[index] = self._cut(index)
         return self._shards[index]
 
+    def _joined_edges(self, parts: list[RowEdges]) -> RowEdges | None:
+        if not self._needs.edges:
+            return None
+        return join_edges(parts, num_shards=self._axis.size).to(self._device)
+
     def _cut(self, index: int) -> _GraphShard:
         graph = self._dataset.graphs[index]
-        sizes = even_cut(graph.num_nodes, self._axis.size)
-        start = sum(sizes[: self._axis.index])
-        rows = np.arange(start, start + sizes[self._axis.index])
+        cut = self._cuts.cut(index, self._axis.size)
+        nodes = cut.nodes(self._axis.index)
         return _GraphShard(
-            sizes=sizes,
-            x=self._placed(graph.features.gather(rows), self._dtype),
-            degree=self._placed(graph.in_degrees(rows), torch.int64),
-            node_ids=self._placed(rows + self._first_ids[index], torch.int64),
-            y=self._placed(graph.y[rows], torch.int64),
-            split=self._placed(graph.split[rows], torch.int8),
-            buckets=self._buckets(graph, rows),
+            sizes=cut.sizes,
+            x=self._placed(graph.features.gather(nodes), self._dtype),
+            degree=self._placed(graph.in_degrees(nodes), torch.int64),
+            node_ids=self._placed(nodes + self._first_ids[index], torch.int64),
+            y=self._placed(graph.y[nodes], torch.int64),
+            split=self._placed(graph.split[nodes], torch.int8),
+            buckets=self._buckets(graph, cut),
+            edges=shard_edges(graph, cut=cut, shard=self._axis.index).to(self._device) if self._needs.edges else None,
         )
 
-    def _buckets(self, graph: Graph, rows: np.ndarray) -> Tensor | None:
+    def _buckets(self, graph: Graph, cut: NodeCut) -> Tensor | None:
+        """Of the rows that attend here and all nodes, both in the order of the cut."""
         if self._needs.max_distance is None:
             return None
-        return self._placed(distance_buckets(graph, rows=rows, max_distance=self._needs.max_distance), torch.uint8)
+        first = self._axis.index - self._axis.index % self._ulysses_degree
+        rows = np.concatenate([cut.nodes(shard) for shard in range(first, first + self._ulysses_degree)])
+        buckets = distance_buckets(graph, rows=rows, max_distance=self._needs.max_distance)
+        return self._placed(buckets if cut.is_natural else buckets[:, cut.order], torch.uint8)
 
     def _placed(self, array: np.ndarray, dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=self._device, dtype=dtype)

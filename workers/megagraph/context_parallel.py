@@ -1,20 +1,53 @@
-"""Context parallelism: the rows of every graph are cut over the ranks, attention asks a ring for the other rows' keys.
+"""Context parallelism: the rows of every graph are cut over ranks, and whatever mixes rows gets its distributed form.
 
-Nothing else of the model mixes rows, so nothing else changes. The gradients that a rank ends with are its rows' share;
+    exchange    dense attention: a ring of shards, heads shared out, or both in two dimensions
+    neighbours  attention and messages along edges: the halo
+    sums        linear attention, pooling, norms: sums over all shards
+
+A module asks for one of them by an attribute of that name, which holds the form of one process; nothing else of a model
+mixes rows. The gradients that a rank ends with are its rows' share (of a distance table: its heads' share);
 ``workers.comm.reduce.sum_gradients`` completes them.
 """
 
 from torch import nn
 
-from workers.comm.axis import Axis
+from planner.errors import PlanInvalidError
+from planner.plan import Stage, check_heads
+from workers.comm.halo import HaloExchange
+from workers.comm.mesh import Mesh
 from workers.comm.ring import RingExchange
-from workers.models.graphormer import Attention
+from workers.comm.sums import AxisSums
+from workers.comm.ulysses import HeadShards
+
+_DENSE = ("ring", "ulysses", "ulysses_ring")
+_WITH_EDGES = (*_DENSE, "halo")
 
 
-def apply_context_parallel(model: nn.Module, *, axis: Axis) -> None:
-    """Give every attention of ``model`` the ring over ``axis``; an axis of one rank changes nothing."""
-    if axis.size == 1:
+def apply_context_parallel(model: nn.Module, *, stage: Stage, mesh: Mesh) -> None:
+    """Give every module of ``model`` that mixes rows its form for ``stage`` on ``mesh``; one cp rank changes nothing.
+
+    Raises ``PlanInvalidError`` where the exchange of the stage does not carry what a module does, or where heads
+    cannot be shared out as it says.
+    """
+    if mesh.cp.size == 1:
         return
-    for module in model.modules():
-        if isinstance(module, Attention):
-            module.exchange = RingExchange(axis)
+    heads = HeadShards(mesh.ulysses) if mesh.ulysses.size > 1 else None
+    exchange, neighbours, sums = RingExchange(mesh.ring, heads=heads), HaloExchange(mesh.cp), AxisSums(mesh.cp)
+    for name, module in model.named_modules():
+        if hasattr(module, "exchange"):
+            _check_carries(stage, name=name, what="dense attention", by=_DENSE)
+            check_heads(stage, num_heads=module.num_heads)
+            module.exchange = exchange
+        if hasattr(module, "neighbours"):
+            _check_carries(stage, name=name, what="edges", by=_WITH_EDGES)
+            module.neighbours = neighbours
+        if hasattr(module, "sums"):
+            module.sums = sums
+
+
+def _check_carries(stage: Stage, *, name: str, what: str, by: tuple[str, ...]) -> None:
+    if stage.exchange not in by:
+        raise PlanInvalidError(
+            f"the stage's exchange {stage.exchange!r} carries no {what}, which {name or 'its unit'} needs: choose"
+            f" {', '.join(by[:-1])} or {by[-1]}"
+        )

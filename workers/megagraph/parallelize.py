@@ -1,25 +1,26 @@
 """What a plan asks of a model, applied from outside, in one order. The model itself knows nothing of it.
 
     1. stages                only the units of this rank's stages keep their parameters
-    2. context parallelism   attention asks a ring for the keys of other ranks' rows
+    2. context parallelism   whatever mixes rows asks other ranks for theirs
     3. split backward        linear layers can put their weight gradients off, where the plan splits B into I and W
-    4. recomputation         around whole units, so that a recomputed unit runs its ring again
+    4. recomputation         around whole units, so that a recomputed unit runs its exchange again
 
 Data parallelism needs nothing in the model: graphs are dealt (``dealing``), gradients are summed over all ranks that
 hold a parameter (``pipeline_parallel``).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from planner.errors import PlanInvalidError
-from planner.plan import MegaGraphPlan, describe_partition
+from planner.plan import MegaGraphPlan
 from planner.schedule import check_actions
 from workers.comm.axis import Axis, open_axis
 from workers.comm.handover import Links
 from workers.comm.mesh import Mesh, build_meshes
+from workers.data.partition import NodeCuts
 from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.context_parallel import apply_context_parallel
 from workers.megagraph.dealing import Dealing
@@ -54,12 +55,12 @@ def parallelize(
     plan: MegaGraphPlan,
     rank: int,
     dealing: Dealing,
-    batches: Callable[[Axis], ShardedBatches],
+    batches: Callable[[Mesh], ShardedBatches],
     hidden_size: int,
 ) -> ParallelModel:
     """Apply ``plan``, which ``check_runnable`` has passed, to ``model`` in place. Collective over its ranks.
 
-    ``batches(cp axis)`` gives the rows of the rank there, ``dealing`` which graphs they are of; hidden states that
+    ``batches(mesh)`` gives the rows of the rank there, ``dealing`` which graphs they are of; hidden states that
     stages hand on have ``hidden_size`` columns.
     """
     example = next(model.parameters())
@@ -69,12 +70,12 @@ def parallelize(
     units, ledger = model.units(), WeightLedger()
     drop_other_units(model, units=[name for index in meshes for name in plan.stages[index].units])
     split = {action.stage for action in plan.actions[rank] if action.kind == "I"}
-    sources = {id(mesh): batches(mesh.cp) for mesh in meshes.values()}
+    sources = {id(mesh): batches(mesh) for mesh in meshes.values()}
     stages = {}
     for index, mesh in meshes.items():
         own = {name: units[name] for name in plan.stages[index].units}
         for unit in own.values():
-            apply_context_parallel(unit, axis=mesh.cp)
+            apply_context_parallel(unit, stage=plan.stages[index], mesh=mesh)
         if index in split:
             apply_split_backward(own.values(), ledger=ledger)
         apply_recompute(unit for name, unit in own.items() if name in plan.recompute)
@@ -110,10 +111,9 @@ def check_runnable(plan: MegaGraphPlan, *, units: tuple[str, ...]) -> None:
     check_actions(plan)
 
 
-def check_partition(plan: MegaGraphPlan, *, graph_sizes: Iterable[int]) -> None:
+def check_partition(plan: MegaGraphPlan, *, cuts: NodeCuts) -> None:
     """Hold the cut that ``plan`` names, if it does, against the graphs that are here. Raises ``PlanInvalidError``."""
-    here = describe_partition(graph_sizes, cp_degree=plan.stages[0].cp_degree)
-    if plan.partition.fingerprint and plan.partition != here:
+    if plan.partition.fingerprint and plan.partition != (here := cuts.describe()):
         raise PlanInvalidError(
             f"the plan was made for graphs that are cut otherwise: it names {plan.partition!r}, the graphs here give"
             f" {here!r}; plan again for this data set"

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from workers.comm.axis import Axis
+from workers.comm.mesh import Mesh
 from workers.data.datasets import load_dataset
 from workers.data.graph import GraphDataset
+from workers.data.partition import NodeCuts
 from workers.errors import DatasetInvalidError
 from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.data_parallel import GlobalStep, GraphDealer
@@ -26,7 +27,6 @@ from workers.megagraph.pipeline_parallel import own_parameters
 from workers.megagraph.training_step import count_global, run_step
 from workers.models.registry import build_model
 from workers.ops.counter_dropout import draw_of
-from workers.ops.row_layout import even_cut
 from workers.spec import TrainingSpec
 from workers.training.memory import PeakMemory
 from workers.training.milestones import Milestones
@@ -42,7 +42,8 @@ def train(run: RankRun) -> dict[str, float]:
     check_runnable(run.plan, units=run.spec.model.units)
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
-    check_partition(run.plan, graph_sizes=(graph.num_nodes for graph in dataset.graphs))
+    cuts = NodeCuts(dataset.graphs, partition=run.plan.partition, num_parts=run.plan.largest_cp_degree)
+    check_partition(run.plan, cuts=cuts)
     memory = PeakMemory(run.device)
     memory.start()
     dealer = GraphDealer(
@@ -53,7 +54,7 @@ def train(run: RankRun) -> dict[str, float]:
     )
     if not dealer.steps_per_epoch:
         raise DatasetInvalidError(f"{dataset.name} has no labelled node in its training split; nothing to learn from")
-    parallel = _build(run, dataset=dataset, dealer=dealer)
+    parallel = _build(run, dataset=dataset, dealer=dealer, cuts=cuts)
     try:
         return _train(run, dataset=dataset, dealer=dealer, parallel=parallel, memory=memory)
     finally:
@@ -75,13 +76,21 @@ def build_optimizer(model: nn.Module, *, spec: TrainingSpec) -> torch.optim.Opti
     return torch.optim.Adam(groups, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
 
 
-def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer) -> ParallelModel:
+def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer, cuts: NodeCuts) -> ParallelModel:
     """The model, as the plan spreads it. Collective."""
     spec, dtype = run.spec.model, getattr(torch, run.spec.training.dtype)
     model = build_model(spec, num_features=dataset.num_features, num_classes=dataset.num_classes)
 
-    def batches(axis: Axis) -> ShardedBatches:
-        return ShardedBatches(dataset, axis=axis, needs=spec.needs, dtype=dtype, device=run.device)
+    def batches(mesh: Mesh) -> ShardedBatches:
+        return ShardedBatches(
+            dataset,
+            axis=mesh.cp,
+            needs=spec.needs,
+            dtype=dtype,
+            device=run.device,
+            cuts=cuts,
+            ulysses_degree=mesh.ulysses.size,
+        )
 
     return parallelize(
         model.to(run.device, dtype),
@@ -90,7 +99,7 @@ def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer) -> Paral
         dealing=Dealing(
             run.plan.stages,
             dealer=dealer,
-            cut=lambda graph, num_shards: even_cut(dataset.graphs[graph].num_nodes, num_shards),
+            cut=lambda graph, num_shards: cuts.cut(graph, num_shards).sizes,
             rank=run.rank,
         ),
         batches=batches,

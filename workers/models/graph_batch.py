@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from workers.ops.row_edges import RowEdges
 from workers.ops.row_layout import RowLayout
 
 
@@ -22,3 +23,4 @@ class GraphBatch:
     layout: RowLayout
     draw: int = 0
     buckets: tuple[Tensor, ...] = ()  # of graph g: uint8 [n_g, N_g], distance buckets of (own row, node of the graph)
+    edges: RowEdges | None = None  # edges into the rows that lie here

@@ -24,6 +24,10 @@ class Halo:
         """Rows that come here from all other shards."""
         return sum(self.receive)
 
+    def to(self, device: torch.device) -> "Halo":
+        """The same on ``device``."""
+        return Halo(send=tuple(rows.to(device) for rows in self.send), receive=self.receive)
+
 
 @dataclass(frozen=True)
 class RowEdges:
@@ -43,6 +47,15 @@ class RowEdges:
     def num_sources(self) -> int:
         """Rows that an edge may start from: own rows and halo rows."""
         return self.num_rows + (0 if self.halo is None else self.halo.num_rows)
+
+    def to(self, device: torch.device) -> "RowEdges":
+        """The same on ``device``."""
+        return RowEdges(
+            indptr=self.indptr.to(device),
+            sources=self.sources.to(device),
+            types=None if self.types is None else self.types.to(device),
+            halo=None if self.halo is None else self.halo.to(device),
+        )
 
     @cached_property
     def targets(self) -> Tensor:

@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 
 from planner.errors import PlanInvalidError
+from planner.plan import Partition
 from tests.distributed.odd_graphs import STAR, build_graph, random_edges, with_self_loops
 from workers.data.graph import Graph
-from workers.data.partition import balanced_cut, cut_nodes, digest_of
+from workers.data.partition import NodeCut, NodeCuts, balanced_cut, digest_of
 
 ORDERS = ("natural", "metis", "bfs", "random")
+
+
+def cut_nodes(graph: Graph, *, num_shards: int, order: str = "natural", balance: str = "rows") -> NodeCut:
+    partition = Partition(order=order, balance=balance)
+    return NodeCuts([graph], partition=partition, num_parts=num_shards).cut(0, num_shards)
 
 
 def two_cliques(size: int) -> Graph:

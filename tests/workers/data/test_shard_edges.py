@@ -8,11 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.plan import Partition
 from tests.distributed.odd_graphs import build_graph, odd_set, random_edges, with_self_loops
 from workers.data.graph import Graph
-from workers.data.partition import NodeCut, cut_nodes
+from workers.data.partition import NodeCut, NodeCuts
 from workers.data.shard_edges import join_edges, shard_edges
 from workers.ops.row_edges import RowEdges
+
+
+def cut_nodes(graph: Graph, *, num_shards: int, order: str = "natural", balance: str = "rows") -> NodeCut:
+    partition = Partition(order=order, balance=balance)
+    return NodeCuts([graph], partition=partition, num_parts=num_shards).cut(0, num_shards)
 
 
 def extended_rows(parts: Sequence[RowEdges], own: Sequence[torch.Tensor], shard: int) -> torch.Tensor:
@@ -86,7 +92,10 @@ def test_graphs_of_one_batch_are_joined_row_by_row_and_halo_by_halo(num_shards: 
     firsts = np.cumsum([0, *(graph.num_nodes for graph in graphs)]).tolist()
     cuts = [cut_nodes(graph, num_shards=num_shards, order="random") for graph in graphs]
     joined = [
-        join_edges([shard_edges(graph, cut=cut, shard=shard) for graph, cut in zip(graphs, cuts, strict=True)])
+        join_edges(
+            [shard_edges(graph, cut=cut, shard=shard) for graph, cut in zip(graphs, cuts, strict=True)],
+            num_shards=num_shards,
+        )
         for shard in range(num_shards)
     ]
     by_graph = [owned(cut, first) for cut, first in zip(cuts, firsts, strict=False)]
