@@ -143,7 +143,12 @@ async def _on_graphmill_error(request: Request, error: Exception) -> Response:
     faults = tuple(FaultView.model_validate(fault) for fault in error.details.get("faults", ()))
     state = error.details.get("state")
     return problem_response(
-        request, error.code, error.message, errors=faults, state=None if state is None else str(state)
+        request,
+        error.code,
+        error.message,
+        errors=faults,
+        state=None if state is None else str(state),
+        headers=error.details.get("headers"),
     )
 
 

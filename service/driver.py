@@ -221,7 +221,7 @@ class _Run:
                 spec=self.job.spec,
                 plan=plan,
                 data=self._data,
-                job_dir=str(self._settings.job_dir(self.job.id)),
+                job_dir=self._settings.job_uri(self.job.id),
             )
         )
         insist(lambda: self._store_result(last, plan))

@@ -8,14 +8,17 @@ known about its end.
 import logging
 import os
 import sys
+from pathlib import Path
 
 from service.driver_watch import StopOrder
+from service.job_log import LOG_NAME, LogCopier
 from service.log_tee import LogTee
 from service.settings import Settings, load_settings
 from service.spec import JobState
 from service.states import IllegalMoveError
 from service.store.engine import open_store
 from service.store.job_store import JobStore
+from workers.training.folder import Folder
 
 _log = logging.getLogger("service.driver_main")
 _GOOD_ENDS = frozenset({JobState.FINISHED, JobState.CANCELLED})
@@ -27,16 +30,42 @@ def main(arguments: list[str]) -> int:
         raise SystemExit("usage: python -m service.driver_main JOB_ID")
     job_id = arguments[0]
     settings = load_settings()
-    tee = LogTee(settings.job_dir(job_id) / "logs" / "driver.log")
-    tee.start()
+    log = JobLog(job_id, settings=settings)
+    log.start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        return _run(job_id, settings=settings, tee=tee)
+        return _run(job_id, settings=settings, log=log)
     finally:
-        tee.stop()
+        log.stop()
 
 
-def _run(job_id: str, *, settings: Settings, tee: LogTee) -> int:
+class JobLog:
+    """What this process prints, in the job's log: a file of the storage, or one of ours whose copy goes there."""
+
+    def __init__(self, job_id: str, *, settings: Settings) -> None:
+        folder = Folder(settings.job_uri(job_id)) / "logs"
+        if folder.is_local:
+            self._file, self._copier = Path(folder.uri) / LOG_NAME, None
+        else:
+            self._file = settings.cache / "logs" / f"{job_id}-{os.getpid()}.log"
+            self._copier = LogCopier(self._file, folder)
+        self._tee = LogTee(self._file)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._tee.start()
+        if self._copier is not None:
+            self._copier.start()
+
+    def stop(self, *, timeout_s: float = 2.0) -> None:
+        """Write what is left; see ``LogTee.stop``."""
+        self._tee.stop(timeout_s=timeout_s)
+        if self._copier is not None:
+            self._copier.stop()
+            self._file.unlink(missing_ok=True)
+
+
+def _run(job_id: str, *, settings: Settings, log: JobLog) -> int:
     store = open_store(settings.database_url)
     store.observe(job_id)  # the first sign of life, before the slow imports
     from service.driver import drive
@@ -44,7 +73,7 @@ def _run(job_id: str, *, settings: Settings, tee: LogTee) -> int:
 
     def force_end(order: StopOrder) -> None:
         _end_in_store(store, job_id, order)
-        tee.stop(timeout_s=0.5)
+        log.stop(timeout_s=0.5)
         os._exit(0 if order.target in _GOOD_ENDS else 1)  # the main thread is stuck: nobody else can leave
 
     engine = RayEngine(gcs_address=os.environ.get("RAY_ADDRESS"))

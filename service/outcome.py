@@ -9,6 +9,7 @@ from service.jobs import measure, read_points
 from service.settings import Settings
 from service.store.job_store import JobStore
 from service.store.records import MetricPoint
+from workers.training.folder import Folder
 
 _MEASURED = ("step_time_s", "peak_memory_bytes", "items_per_s")
 
@@ -19,8 +20,8 @@ def build_result(
     """Everything that the doors show of a finished job. ``last``: values of rank 0's last report."""
     points = list(read_points(store, job_id, names=_MEASURED))
     measured = measure(points)
-    job_dir = settings.job_dir(job_id)
-    checkpoints = committed_checkpoints(job_dir)
+    job = Folder(settings.job_uri(job_id))
+    checkpoints = committed_checkpoints(job)
     predicted = plan.predicted
     return {
         "test_accuracy": last.get("test_accuracy"),
@@ -31,9 +32,9 @@ def build_result(
         "predicted_step_time_s": None if predicted is None else predicted.step_time_s,
         "peak_memory_bytes": {str(rank): size for rank, size in measured.memory_bytes.items()},
         "predicted_memory_bytes": None if predicted is None else list(predicted.memory_bytes),
-        "checkpoint": str(checkpoints[-1]) if checkpoints else None,
-        "export": str(job_dir / "export"),
-        "files": [artifact.path for artifact in list_artifacts(job_dir)],
+        "checkpoint": checkpoints[-1].uri if checkpoints else None,
+        "export": (job / "export").uri,
+        "files": [artifact.path for artifact in list_artifacts(job)],
         "restarts": store.get_job(job_id).restarts,
     }
 

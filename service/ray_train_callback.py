@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -21,6 +20,7 @@ from service.run_recorder import RunRecorder
 from service.settings import load_settings
 from service.store.engine import open_store
 from workers.ray_loop import crash_file_name
+from workers.training.folder import Folder
 
 _log = logging.getLogger(__name__)
 _DEATH_IS_KNOWN_AFTER_S = 1.5  # Ray needs a moment to hear of a process that was killed; its peers hear it at once
@@ -46,7 +46,7 @@ class JobCallback(UserCallback):  # type: ignore[misc]  # Ray has no types here
         """Made where it is used: the callback is pickled on its way to the controller, the recorder is not."""
         _print_our_log()
         settings = load_settings()
-        logs = settings.job_dir(self._job_id) / "logs"
+        logs = Folder(settings.job_uri(self._job_id)) / "logs"
         return RunRecorder(
             self._job_id,
             open_store=lambda: open_store(settings.database_url),
@@ -74,10 +74,10 @@ def find_deaths(places: Mapping[int, RankPlace]) -> dict[int, str]:
         time.sleep(0.1)
 
 
-def read_trace(logs: Path, rank: int) -> str:
+def read_trace(logs: Folder, rank: int) -> str:
     """The signal that ended a rank, as its own crash file tells it; empty when it left none (SIGKILL leaves none)."""
     try:
-        lines = (logs / crash_file_name(rank)).read_text(errors="replace").splitlines()
+        lines = logs.read(crash_file_name(rank)).decode(errors="replace").splitlines()
     except FileNotFoundError:
         return ""
     return lines[0] if lines else ""

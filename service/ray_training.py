@@ -1,7 +1,6 @@
 """From a planned job to a run of Ray Train (V2): the one place that speaks its configuration."""
 
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -15,6 +14,7 @@ from service.ray_train_callback import JobCallback
 from service.spec import ResourcesSpec
 from workers.ray_backend import RankGroupConfig
 from workers.ray_loop import DISTRIBUTION, LoopConfig, train_loop
+from workers.training.folder import Folder
 
 # A group of ranks that could not be started (a node died meanwhile) is tried again this often; by default for ever.
 MOST_START_FAILURES = 2
@@ -40,15 +40,17 @@ def build_trainer(order: RunOrder) -> RankTrainer:
     Ray Train's folder of the run is the job's own, so that our checkpoints lie inside it and need not be copied.
     """
     restarts = order.spec.limits.max_restarts
-    job_dir = Path(order.job_dir)
+    filesystem, place = Folder(order.job_dir).for_arrow()
+    parent, _, name = place.rpartition("/")
     return RankTrainer(
         train_loop,
         train_loop_config=loop_config(order).model_dump(mode="json"),
         scaling_config=_scaling(order.spec.resources, num_ranks=order.plan.world_size),
         torch_config=RankGroupConfig(backend="nccl" if order.spec.resources.gpus_per_worker else "gloo"),
         run_config=RunConfig(
-            name=job_dir.name,
-            storage_path=str(job_dir.parent),
+            name=name,
+            storage_path=parent,
+            storage_filesystem=filesystem,
             failure_config=FailureConfig(
                 max_failures=restarts, max_preemption_failures=restarts, controller_failure_limit=MOST_START_FAILURES
             ),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import fsspec
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -39,7 +40,7 @@ class Settings(BaseSettings):
     )
     storage: str = Field(
         default_factory=lambda data: str(data["home"] / "storage"),
-        description="path or file:// URI that holds checkpoints, logs and artifacts, seen alike by API and ranks",
+        description="path or URI that holds checkpoints, logs and artifacts, seen alike by API and ranks",
     )
     data_root: Path | None = Field(default=None, description="folder of raw data sets, never written to")
     cache: Path = Field(
@@ -85,17 +86,12 @@ class Settings(BaseSettings):
 
     @field_validator("storage", mode="after")
     @classmethod
-    def _local_storage(cls, storage: str) -> str:
-        return str(_storage_folder(storage))
+    def _usable_storage(cls, storage: str) -> str:
+        return _storage_place(storage)
 
-    @property
-    def storage_dir(self) -> Path:
-        """The folder behind ``storage``."""
-        return Path(self.storage)
-
-    def job_dir(self, job_id: str) -> Path:
-        """Everything that one job leaves behind: ``checkpoints/``, ``export/``, ``logs/driver.log``."""
-        return self.storage_dir / "jobs" / job_id
+    def job_uri(self, job_id: str) -> str:
+        """Where everything lies that one job leaves behind: ``checkpoints/``, ``export/``, ``logs/``."""
+        return f"{self.storage.rstrip('/')}/jobs/{job_id}"
 
     @property
     def api_key_file(self) -> Path:
@@ -129,13 +125,18 @@ def check_serving(settings: Settings) -> None:
         )
 
 
-def _storage_folder(storage: str) -> Path:
+def _storage_place(storage: str) -> str:
+    """An absolute path, or the URI of a file system that fsspec can speak to here."""
     parts = urlsplit(storage)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return Path(unquote(parts.path))
-    if "://" in storage:
+        return unquote(parts.path)
+    if "://" not in storage:
+        return str(Path(storage).expanduser().absolute())
+    try:
+        fsspec.get_filesystem_class(parts.scheme)
+    except (ImportError, ValueError) as error:
         raise ValueError(
-            "logs and artifacts are read as files, so the storage must be a file system shared by API and cluster:"
-            f" give a path or a file:/// URI, found {storage!r}; mount the bucket and give its path"
-        )
-    return Path(storage).expanduser().absolute()
+            f"{storage!r} cannot be reached from here: {error}; install that package on every node (s3fs for s3://,"
+            " gcsfs for gs://), or give a path that API and cluster share"
+        ) from error
+    return storage

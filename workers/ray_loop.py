@@ -101,11 +101,16 @@ def _reporter(*, rank: int, node: str) -> Callable[[Report], None]:
         }
         ray.train.report(
             metrics,
-            checkpoint=None if said.checkpoint is None else Checkpoint(said.checkpoint),
+            checkpoint=None if said.checkpoint is None else _checkpoint(said.checkpoint),
             checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
         )
 
     return report
+
+
+def _checkpoint(uri: str) -> Checkpoint:
+    filesystem, path = Folder(uri).for_arrow()
+    return Checkpoint(path, filesystem=filesystem)
 
 
 @contextmanager
@@ -115,7 +120,7 @@ def _fatal_signals_leave_a_trace(job_dir: Folder, *, rank: int) -> Iterator[None
     Ray tells only that a worker's connection closed. An object store cannot take what a dying process writes, so there
     is no such file then.
     """
-    if "://" in job_dir.uri:
+    if not job_dir.is_local:
         yield
         return
     path = Path(job_dir.uri) / "logs" / crash_file_name(rank)

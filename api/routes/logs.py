@@ -7,7 +7,8 @@ from fastapi.responses import PlainTextResponse
 
 from api.deps import BackendDep
 from api.openapi import problems
-from service.job_files import read_log, tail_offset
+from service.job_log import read_log, tail_offset
+from workers.training.folder import Folder
 
 router = APIRouter(tags=["jobs"])
 
@@ -46,8 +47,8 @@ def read_logs(
     begun has an empty log.
     """
     ended = backend.jobs.store.get_job(job_id).ended  # asked first: what is written after it is told in the next piece
-    file = backend.settings.job_dir(job_id) / "logs" / "driver.log"
-    start = offset if tail is None else tail_offset(file, lines=tail)
-    piece = read_log(file, offset=start, limit=limit)
+    log = Folder(backend.settings.job_uri(job_id)) / "logs"
+    start = offset if tail is None else tail_offset(log, lines=tail)
+    piece = read_log(log, offset=start, limit=limit)
     complete = "true" if ended and piece.at_end and piece.is_quiet else "false"
     return PlainTextResponse(piece.text, headers={NEXT_OFFSET: str(piece.next_offset), LOG_COMPLETE: complete})

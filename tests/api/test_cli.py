@@ -104,7 +104,7 @@ def test_a_file_that_is_no_yaml_is_named(tmp_path: Path, content: str) -> None:
 
 def test_a_folder_that_cannot_be_written_is_told(api: LiveApi, tmp_path: Path) -> None:
     job_id = running_job(api)
-    file = api.settings.job_dir(job_id) / "export" / "config.json"
+    file = Path(api.settings.job_uri(job_id)) / "export" / "config.json"
     file.parent.mkdir(parents=True)
     file.touch()
     (tmp_path / "out").touch()
@@ -206,7 +206,7 @@ def test_show_puts_predicted_beside_measured(api: LiveApi) -> None:
 
 def test_logs_are_printed_as_they_are(api: LiveApi) -> None:
     job_id = running_job(api)
-    log = api.settings.job_dir(job_id) / "logs" / "driver.log"
+    log = Path(api.settings.job_uri(job_id)) / "logs" / "driver.log"
     log.parent.mkdir(parents=True)
     log.write_text("one [bold]\ntwo\n")
     assert graphmill("logs", job_id).stdout == "one [bold]\ntwo\n"
@@ -237,7 +237,7 @@ def test_cancel_says_what_happens(api: LiveApi) -> None:
 def test_artifacts_are_listed_and_downloaded(api: LiveApi, tmp_path: Path) -> None:
     job_id = running_job(api)
     assert "nothing yet" in graphmill("artifacts", job_id).stdout
-    file = api.settings.job_dir(job_id) / "export" / "config.json"
+    file = Path(api.settings.job_uri(job_id)) / "export" / "config.json"
     file.parent.mkdir(parents=True)
     file.write_text("{}")
     assert "export/config.json" in graphmill("artifacts", job_id).stdout

@@ -155,7 +155,7 @@ def test_series_come_whole_over_pages(api: LiveApi, client: GraphmillClient) -> 
 
 def test_a_followed_log_is_whole_and_ends_with_the_job(api: LiveApi, client: GraphmillClient) -> None:
     job_id = started(api, client)
-    log = api.settings.job_dir(job_id) / "logs" / "driver.log"
+    log = Path(api.settings.job_uri(job_id)) / "logs" / "driver.log"
     log.parent.mkdir(parents=True)
     pieces: list[str] = []
     done = threading.Event()
@@ -179,7 +179,7 @@ def test_a_followed_log_is_whole_and_ends_with_the_job(api: LiveApi, client: Gra
 def test_a_log_is_read_to_its_present_end(api: LiveApi, client: GraphmillClient) -> None:
     job_id = started(api, client)
     assert list(client.logs(job_id)) == []
-    log = api.settings.job_dir(job_id) / "logs" / "driver.log"
+    log = Path(api.settings.job_uri(job_id)) / "logs" / "driver.log"
     log.parent.mkdir(parents=True)
     log.write_text("one\ntwo\n")
     assert "".join(client.logs(job_id)) == "one\ntwo\n"
@@ -189,7 +189,7 @@ def test_a_log_is_read_to_its_present_end(api: LiveApi, client: GraphmillClient)
 def test_the_export_is_downloaded_whole(api: LiveApi, client: GraphmillClient, tmp_path: Path) -> None:
     job_id = started(api, client)
     for path in ("export/model.safetensors", "export/config.json", "checkpoints/step-00000001/manifest.json"):
-        file = api.settings.job_dir(job_id) / path
+        file = Path(api.settings.job_uri(job_id)) / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(path)
     files = client.download(job_id, tmp_path / "out")
@@ -202,7 +202,7 @@ def test_the_export_is_downloaded_whole(api: LiveApi, client: GraphmillClient, t
 @pytest.fixture
 def exported(api: LiveApi, client: GraphmillClient) -> str:
     job_id = started(api, client)
-    file = api.settings.job_dir(job_id) / "export" / "config.json"
+    file = Path(api.settings.job_uri(job_id)) / "export" / "config.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"weights" * 50_000)
     return job_id

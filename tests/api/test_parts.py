@@ -10,6 +10,7 @@ import pytest
 
 from tests.kit.builders import job_spec, metric, two_rank_plan
 from tests.kit.live_api import LiveApi
+from workers.training.folder import Folder
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def job_id(api: LiveApi) -> str:
 
 
 def write(api: LiveApi, job_id: str, path: str, content: bytes) -> Path:
-    file = api.settings.job_dir(job_id) / path
+    file = Path(api.settings.job_uri(job_id)) / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
     return file
@@ -113,6 +114,42 @@ def test_a_range_that_is_not_there_is_a_problem(api: LiveApi, http: httpx.Client
     answer = http.get(f"/v1/jobs/{job_id}/artifacts/export/config.json", headers={"Range": asked})
     assert answer.headers["content-type"] == "application/problem+json"
     assert (answer.status_code, answer.json()["code"]) == (416, "range_not_satisfiable")
+    assert answer.headers["content-range"] == "bytes */7"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "content", "told"),
+    [
+        ("bytes=0-2", 206, b"wei", "bytes 0-2/7"),
+        ("bytes=5-99", 206, b"ts", "bytes 5-6/7"),
+        ("bytes=-3", 206, b"hts", "bytes 4-6/7"),
+        ("bytes=-99", 206, b"weights", "bytes 0-6/7"),
+        ("bytes=0-1,3-4", 200, b"weights", None),
+    ],
+)
+def test_a_range_is_served_as_it_is_asked(
+    api: LiveApi, http: httpx.Client, job_id: str, asked: str, status: int, content: bytes, told: str | None
+) -> None:
+    write(api, job_id, "export/config.json", b"weights")
+    answer = http.get(f"/v1/jobs/{job_id}/artifacts/export/config.json", headers={"Range": asked})
+    assert (answer.status_code, answer.content, answer.headers.get("content-range")) == (status, content, told)
+
+
+def test_artifacts_and_log_come_from_behind_a_uri_too(tmp_path: Path) -> None:
+    behind = LiveApi(tmp_path, storage="memory://behind-a-uri")
+    try:
+        job_id, http = behind.store.create_job(job_spec(workers=100))[0].id, behind.http()
+        job = Folder(behind.settings.job_uri(job_id))
+        (job / "export").write("config.json", b"weights")
+        (job / "logs").write(f"driver-{0:016d}.log", b"one\n")
+        (job / "logs").write(f"driver-{4:016d}.log", b"two\n")
+        listed = http.get(f"/v1/jobs/{job_id}/artifacts").json()
+        assert listed["directory"] == job.uri
+        assert http.get(listed["items"][0]["href"]).content == b"weights"
+        assert http.get(f"/v1/jobs/{job_id}/logs").text == "one\ntwo\n"
+        http.close()
+    finally:
+        behind.close()
 
 
 @pytest.mark.parametrize("asked", [{"after_step": 10**30}, {"after_step": 2**63}, {"rank": 2**31}, {"rank": -1}])

@@ -78,7 +78,7 @@ class LiveCluster:
 
     def log(self, job_id: str) -> str:
         """What the driver printed."""
-        path = self.settings.job_dir(job_id) / "logs" / "driver.log"
+        path = Path(self.settings.job_uri(job_id)) / "logs" / "driver.log"
         return path.read_text(errors="replace") if path.exists() else "(no log)"
 
     # ---- what Ray says

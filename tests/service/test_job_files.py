@@ -1,99 +1,21 @@
-"""Logs in pieces and artifacts by name."""
+"""Artifacts by name, on a disk and behind a URI."""
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from service.job_files import (
-    ArtifactNotFoundError,
-    LogOffsetError,
-    find_artifact,
-    list_artifacts,
-    read_log,
-    tail_offset,
-)
-
-
-def written(folder: Path, content: bytes) -> Path:
-    file = folder / "driver.log"
-    file.write_bytes(content)
-    return file
-
-
-def in_pieces(file: Path, limit: int) -> list[str]:
-    pieces, offset = [], 0
-    while True:
-        piece = read_log(file, offset=offset, limit=limit)
-        if piece.next_offset == offset:
-            return pieces
-        pieces.append(piece.text)
-        offset = piece.next_offset
-
-
-def test_a_log_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
-    piece = read_log(tmp_path / "driver.log", offset=0, limit=100)
-    assert (piece.text, piece.next_offset, piece.at_end) == ("", 0, True)
-
-
-def test_pieces_end_after_a_line(tmp_path: Path) -> None:
-    assert in_pieces(written(tmp_path, b"one\ntwo\nthree\n"), limit=6) == ["one\n", "two\n", "three\n"]
-
-
-def test_a_line_longer_than_a_piece_is_cut_and_the_rest_goes_on(tmp_path: Path) -> None:
-    pieces = in_pieces(written(tmp_path, b"x" * 25 + b"\nshort\n"), limit=10)
-    assert pieces == ["x" * 10, "x" * 10, "xxxxx\n", "short\n"]
-
-
-@given(text=st.text(st.sampled_from("aé€😀\n"), max_size=60), limit=st.integers(4, 20))
-def test_pieces_add_up_to_the_log_and_no_character_is_broken(
-    tmp_path_factory: pytest.TempPathFactory, text: str, limit: int
-) -> None:
-    file = written(tmp_path_factory.mktemp("log"), text.encode())
-    assert "".join(in_pieces(file, limit)) == text
-
-
-def test_the_rest_of_a_character_is_waited_for(tmp_path: Path) -> None:
-    euro = "€".encode()
-    file = written(tmp_path, b"a" + euro[:2])
-    piece = read_log(file, offset=0, limit=100)
-    assert (piece.text, piece.next_offset) == ("a", 1)
-    file.write_bytes(b"a" + euro)
-    assert read_log(file, offset=1, limit=100).text == "€"
-
-
-def test_bytes_that_are_no_text_do_not_stop_the_log(tmp_path: Path) -> None:
-    assert "".join(in_pieces(written(tmp_path, b"ok\n\xff\xfe\nstill ok\n"), limit=8)).endswith("still ok\n")
-
-
-def test_asking_beyond_the_end_is_an_error_and_at_the_end_is_not(tmp_path: Path) -> None:
-    file = written(tmp_path, b"12345")
-    assert read_log(file, offset=5, limit=10).text == ""
-    with pytest.raises(LogOffsetError, match="5 bytes"):
-        read_log(file, offset=6, limit=10)
-
-
-@pytest.mark.parametrize(
-    ("content", "lines", "expected"),
-    [
-        (b"", 3, b""),
-        (b"a\nb\nc\n", 2, b"b\nc\n"),
-        (b"a\nb\nc", 2, b"b\nc"),
-        (b"a\nb\n", 9, b"a\nb\n"),
-        (b"a\n\n\n", 2, b"\n\n"),
-    ],
-)
-def test_a_tail_begins_at_a_line(tmp_path: Path, content: bytes, lines: int, expected: bytes) -> None:
-    file = written(tmp_path, content)
-    assert content[tail_offset(file, lines=lines) :] == expected
+from service.job_files import ArtifactNotFoundError, committed_checkpoints, find_artifact, list_artifacts
+from workers.training.folder import Folder
 
 
 @pytest.fixture
-def job_dir(tmp_path: Path) -> Path:
-    job = tmp_path / "jobs" / "job-1"
+def job(tmp_path: Path) -> Folder:
+    home = tmp_path / "jobs" / "job-1"
     for path in (
         "export/model.safetensors",
         "export/config.json",
@@ -104,25 +26,25 @@ def job_dir(tmp_path: Path) -> Path:
         "logs/driver.log",
         "secret.txt",
     ):
-        (job / path).parent.mkdir(parents=True, exist_ok=True)
-        (job / path).write_text(path)
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(path)
     (tmp_path / "outside.txt").write_text("not yours")
-    os.symlink(tmp_path / "outside.txt", job / "export" / "link.txt")
-    os.symlink(tmp_path, job / "export" / "linked_folder")
-    return job
+    os.symlink(tmp_path / "outside.txt", home / "export" / "link.txt")
+    os.symlink(tmp_path, home / "export" / "linked_folder")
+    return Folder(home)
 
 
 SHOWN = ["checkpoints/step-00000010/manifest.json", "export/config.json", "export/model.safetensors"]
 
 
-def test_only_whole_artifacts_are_listed(job_dir: Path) -> None:
-    assert [artifact.path for artifact in list_artifacts(job_dir)] == SHOWN
+def test_only_whole_artifacts_are_listed(job: Folder) -> None:
+    assert [artifact.path for artifact in list_artifacts(job)] == SHOWN
 
 
 @pytest.mark.parametrize("path", SHOWN)
-def test_what_is_listed_is_found(job_dir: Path, path: str) -> None:
-    artifact = find_artifact(job_dir, path)
-    assert artifact.file.read_text() == path
+def test_what_is_listed_is_found(job: Folder, path: str) -> None:
+    artifact = find_artifact(job, path)
+    assert artifact.read(0, len(path)) == path.encode()
     assert artifact.size_bytes == len(path)
 
 
@@ -145,33 +67,52 @@ def test_what_is_listed_is_found(job_dir: Path, path: str) -> None:
         "export/\0",
     ],
 )
-def test_what_is_not_listed_is_not_found(job_dir: Path, path: str) -> None:
+def test_what_is_not_listed_is_not_found(job: Folder, path: str) -> None:
     with pytest.raises(ArtifactNotFoundError):
-        find_artifact(job_dir, path)
+        find_artifact(job, path)
 
 
-def test_an_export_is_none_before_its_configuration_is_there(job_dir: Path) -> None:
-    (job_dir / "export" / "config.json").unlink()
-    assert [artifact.path for artifact in list_artifacts(job_dir)] == SHOWN[:1]
+def test_an_export_is_none_before_its_configuration_is_there(job: Folder) -> None:
+    Path((job / "export").uri, "config.json").unlink()
+    assert [artifact.path for artifact in list_artifacts(job)] == SHOWN[:1]
 
 
 def test_a_checkpoint_that_is_dropped_while_it_is_listed_is_left_out(
-    job_dir: Path, monkeypatch: pytest.MonkeyPatch
+    job: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = job_dir / "checkpoints" / "step-00000011"
-    kept.mkdir()
-    (kept / "manifest.json").touch()
-    plain = os.scandir
+    (job / "checkpoints" / "step-00000011").write("manifest.json", b"")
+    plain = Folder.files
 
-    def scan_late(folder: Path | int) -> object:
-        if str(folder).endswith("step-00000010"):
-            shutil.rmtree(job_dir / "checkpoints" / "step-00000010")  # the training is quicker than we are
+    def list_late(folder: Folder) -> Any:
+        if folder.uri.endswith("step-00000010"):
+            shutil.rmtree(folder.uri)  # the training is quicker than we are
         return plain(folder)
 
-    monkeypatch.setattr("service.job_files.os.scandir", scan_late)
-    paths = [artifact.path for artifact in list_artifacts(job_dir)]
+    monkeypatch.setattr(Folder, "files", list_late)
+    paths = [artifact.path for artifact in list_artifacts(job)]
     assert paths == ["checkpoints/step-00000011/manifest.json", *SHOWN[1:]]
 
 
 def test_a_job_without_a_folder_has_no_artifacts(tmp_path: Path) -> None:
-    assert list_artifacts(tmp_path / "none") == []
+    assert list_artifacts(Folder(tmp_path / "none")) == []
+
+
+@pytest.fixture
+def bucket() -> Iterator[Folder]:
+    folder = Folder("memory://artifacts/jobs/job-1")
+    yield folder
+    fsspec.filesystem("memory").rm("/artifacts", recursive=True)
+
+
+def test_behind_a_uri_the_same_things_are_artifacts(bucket: Folder) -> None:
+    assert list_artifacts(bucket) == []
+    (bucket / "checkpoints" / "step-00000010").write("manifest.json", b"{}")
+    (bucket / "checkpoints" / "step-00000020").write("rank-00000.pt", b"half")
+    (bucket / "export").write("model.safetensors", b"weights")
+    (bucket / "export").write("config.json", b"{}")
+    assert [artifact.path for artifact in list_artifacts(bucket)] == SHOWN
+    assert [folder.uri for folder in committed_checkpoints(bucket)] == [f"{bucket.uri}/checkpoints/step-00000010"]
+    found = find_artifact(bucket, "export/model.safetensors")
+    assert (found.size_bytes, found.read(2, 5)) == (7, b"igh")
+    with pytest.raises(ArtifactNotFoundError):
+        find_artifact(bucket, "export/../checkpoints/step-00000020/rank-00000.pt")

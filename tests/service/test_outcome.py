@@ -29,7 +29,7 @@ def result(
         ]
         store.add_metrics(job_id, points)
     for file in files:
-        path = settings.job_dir(job_id) / file
+        path = Path(settings.job_uri(job_id)) / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
     return build_result(job_id, last=LAST, plan=two_rank_plan(), store=store, settings=settings)

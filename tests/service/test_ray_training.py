@@ -1,5 +1,6 @@
 """The run that Ray Train is given; what it relies on inside Ray is checked here, so that an upgrade is noticed."""
 
+import dataclasses
 from pathlib import Path
 
 from service.driver import RunOrder
@@ -25,6 +26,13 @@ def order(tmp_path: Path, **resources: float) -> RunOrder:
 def test_rays_folder_of_the_run_is_the_jobs_own(tmp_path: Path) -> None:
     run_config = build_trainer(order(tmp_path)).run_config
     assert Path(run_config.storage_path) / run_config.name == tmp_path / "jobs" / "job-1"
+
+
+def test_behind_a_uri_ray_is_given_the_file_system_and_the_place_in_it(tmp_path: Path) -> None:
+    behind = dataclasses.replace(order(tmp_path), job_dir="memory://bucket/jobs/job-1")
+    run_config = build_trainer(behind).run_config
+    assert (run_config.storage_path, run_config.name) == ("/bucket/jobs", "job-1")
+    assert run_config.storage_filesystem.type_name == "py::fsspec+memory"
 
 
 def test_restarts_are_bounded_in_every_way(tmp_path: Path) -> None:

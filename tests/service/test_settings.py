@@ -1,5 +1,6 @@
 """Settings: where they come from, and what they refuse."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ def test_everything_lies_in_the_home_unless_told_otherwise(tmp_path: Path) -> No
     settings = Settings()
     assert settings.home == tmp_path / ".graphmill"
     assert settings.database_url == f"sqlite:///{tmp_path}/.graphmill/graphmill.db"
-    assert settings.storage_dir == tmp_path / ".graphmill" / "storage"
+    assert settings.storage == str(tmp_path / ".graphmill" / "storage")
     assert settings.cache == tmp_path / ".graphmill" / "cache"
-    assert settings.job_dir("job-1") == tmp_path / ".graphmill" / "storage" / "jobs" / "job-1"
+    assert settings.job_uri("job-1") == str(tmp_path / ".graphmill" / "storage" / "jobs" / "job-1")
 
 
 def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -66,12 +67,19 @@ def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch, name: str) -
 
 
 def test_storage_may_be_a_file_uri(tmp_path: Path) -> None:
-    assert Settings(storage=f"file://{tmp_path}/a%20b").storage_dir == tmp_path / "a b"
+    assert Settings(storage=f"file://{tmp_path}/a%20b").storage == str(tmp_path / "a b")
 
 
-def test_storage_without_renaming_is_refused_with_a_way_out() -> None:
-    with pytest.raises(SettingsInvalidError, match=r"GRAPHMILL_STORAGE: .*mount the bucket"):
+def test_storage_may_be_any_uri_that_can_be_spoken_to() -> None:
+    assert Settings(storage="memory://bucket/folder").job_uri("job-1") == "memory://bucket/folder/jobs/job-1"
+
+
+def test_storage_that_needs_a_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(SettingsInvalidError, match=r"GRAPHMILL_STORAGE: .*Install s3fs"):
         load_settings(storage="s3://bucket/folder")
+    with pytest.raises(SettingsInvalidError, match=r"GRAPHMILL_STORAGE: .*Protocol not known: nothing"):
+        load_settings(storage="nothing://bucket/folder")
 
 
 def test_all_faults_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
