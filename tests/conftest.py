@@ -8,10 +8,15 @@ import pytest
 NEIGHBOUR = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+def find_data_root() -> Path:
+    """Where the read-only folder of real data sets should be: GRAPHMILL_DATA_ROOT, else ../shared/data."""
+    return Path(os.environ.get("GRAPHMILL_DATA_ROOT") or NEIGHBOUR)
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
-    """The read-only folder of real data sets: GRAPHMILL_DATA_ROOT, else ../shared/data beside the repository."""
-    root = Path(os.environ.get("GRAPHMILL_DATA_ROOT") or NEIGHBOUR)
+    """The folder of ``find_data_root``; what needs it is skipped where there is none."""
+    root = find_data_root()
     if not root.is_dir():
         pytest.skip(f"real data sets: not found at {root}; set GRAPHMILL_DATA_ROOT to run this test")
     return root

@@ -54,7 +54,7 @@ def compare(pool: GlooPool, case: Case) -> dict[str, float]:
     single = pool.run(run_parallel, replace(case, dtype=torch.float32), world_size=case.world_size)
     return {
         "gradients": max(largest_error(outcome.gradients, exact.gradients) for outcome in outcomes),
-        "outputs": largest_error(gather_rows(outcomes, case=case), exact.logits),
+        "outputs": largest_error(gather_rows(outcomes), exact.logits),
         "loss": max(abs(outcome.losses[0] / exact.losses[0] - 1) for outcome in outcomes),
         "gradients in float32": max(largest_error(outcome.gradients, exact.gradients) for outcome in single),
     }

@@ -7,9 +7,10 @@ import pytest
 from torch.utils.checkpoint import checkpoint
 
 from planner.errors import PlanInvalidError
-from planner.plan import Action, MegaGraphPlan, describe_partition
+from planner.plan import Action, MegaGraphPlan, Partition, describe_partition
 from tests.distributed.equality import Case, build, plan_of, spread
-from tests.distributed.odd_graphs import odd_set
+from tests.distributed.odd_graphs import build_graph, odd_set
+from workers.data.partition import NodeCuts
 from workers.megagraph.parallelize import check_partition, check_runnable
 from workers.megagraph.pipeline_parallel import own_parameters
 from workers.ops.biased_attention import LocalExchange
@@ -57,12 +58,22 @@ def test_what_does_not_run_here_is_refused(change: dict[str, Any], message: str)
         check_runnable(plan, units=CASE.spec.units)
 
 
-def test_a_cut_of_other_graphs_is_refused() -> None:
-    plan = plan_of(CASE).model_copy(update={"partition": describe_partition((10, 20), cp_degree=1)})
-    check_partition(plan, graph_sizes=(20, 10))
-    check_partition(plan_of(CASE), graph_sizes=(20, 11))  # a plan without a fingerprint is for any
+@pytest.mark.parametrize("partition", [Partition(), Partition(order="random"), Partition(balance="edges")])
+def test_a_cut_of_other_graphs_is_refused(partition: Partition) -> None:
+    one, other = (
+        NodeCuts([build_graph(num_nodes, [(0, 1), (1, 2)], seed=0)], partition=partition, num_parts=2)
+        for num_nodes in (20, 21)
+    )
+    plan = plan_of(CASE).model_copy(update={"partition": one.describe()})
+    check_partition(plan, cuts=one)
+    check_partition(plan_of(CASE), cuts=other)  # a plan without a fingerprint is for any
     with pytest.raises(PlanInvalidError, match="cut otherwise"):
-        check_partition(plan, graph_sizes=(20, 11))
+        check_partition(plan, cuts=other)
+
+
+def test_planner_and_runtime_agree_on_the_fingerprint_of_natural_shards() -> None:
+    cuts = NodeCuts(CASE.dataset.graphs, num_parts=3)
+    assert cuts.describe() == describe_partition((graph.num_nodes for graph in CASE.dataset.graphs), cp_degree=3)
 
 
 @pytest.mark.parametrize(
