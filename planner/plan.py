@@ -15,7 +15,7 @@ from planner.errors import PlanInvalidError
 from planner.frozen import Frozen
 
 Exchange = Literal["none", "ring", "ulysses", "ulysses_ring", "halo", "reduce"]
-NodeOrder = Literal["natural", "metis", "bfs", "random"]
+NodeOrder = Literal["natural", "metis", "greedy", "random"]
 Balance = Literal["rows", "edges"]
 ActionKind = Literal["F", "B", "I", "W"]
 

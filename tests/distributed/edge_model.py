@@ -73,13 +73,27 @@ class OverAll(nn.Module):
         return linear_attention(q, k=k, v=v, sums=self.sums, num_rows=num_rows).flatten(1)
 
 
+class Centre(nn.Module):
+    """Takes half of the mean over all rows of the micro-batch away, wherever they are (all of it would undo a bias)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_sums = LocalSums()
+
+    def forward(self, h: Tensor) -> Tensor:
+        total = self.batch_sums.sum(torch.cat([h.sum(dim=0), h.new_tensor([len(h)])]))
+        return h - total[:-1] / (2 * total[-1].detach().clamp(min=1))
+
+
 class Block(nn.Module):
     def __init__(self, spec: EdgeSpec) -> None:
         super().__init__()
         self.edges = AlongEdges(spec) if spec.with_edges else None
         self.everything = OverAll(spec) if spec.with_sums else None
+        self.centre = Centre()
 
     def forward(self, h: Tensor, *, batch: GraphBatch) -> Tensor:
+        h = self.centre(h)
         mixers = (self.edges, self.everything)
         return h + torch.stack([mixer(h, batch=batch) for mixer in mixers if mixer is not None]).sum(0)
 

@@ -2,7 +2,8 @@
 
     order     natural   as the data set numbers them
               metis     parts of few cut edges (Karypis and Kumar, SIAM J. Sci. Comput. 20(1), 1998), through pymetis
-              bfs       reverse Cuthill-McKee, a breadth-first order of small bandwidth (SIAM J. Numer. Anal. 13, 1976)
+              greedy    parts grown node by node (Stanton and Kliot, KDD 2012; Nishimura and Ugander, KDD 2013): more
+                        cut edges than METIS, and no package
               random    no order at all: what the others are measured against
     balance   rows      every row costs the same: dense attention scores all N keys for each
               edges     a row costs one and its edges one each: attention on edges, message passing
@@ -17,18 +18,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numba
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from planner.errors import PlanInvalidError
-from planner.plan import NodeOrder, Partition, describe_cuts, describe_partition
+from planner.plan import Partition, describe_cuts, describe_partition
 from workers.data.distances import undirected_view
 from workers.data.graph import Graph
 from workers.ops.row_layout import even_cut
 
 NATURAL = Partition()
 _RANDOM_SEED = 0
+# Of the greedy parts. Ten passes: ten more took 5 % off the halo on Physics, 2 % on WordNet3, 1 % on Tolokers. A part
+# may be fuller than even by about 5 % (METIS: 3 %). A node without neighbours goes to the emptiest part.
+_PASSES, _SLACK, _FOR_NONE = 10, 0.05, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +118,7 @@ def digest_of(cuts: Sequence[NodeCut]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Ordered:
-    """The nodes of a graph in their order, and the work of each; ``borders`` are the sizes of METIS's own parts."""
+    """The nodes of a graph in order, and the work of each; ``borders`` are the sizes of the parts it was made of."""
 
     places: np.ndarray
     work: np.ndarray | None  # None: every row alike
@@ -124,38 +127,31 @@ class _Ordered:
     def cut(self, num_shards: int) -> NodeCut:
         if self.work is None:
             return NodeCut(self.places, even_cut(len(self.places), num_shards))
-        if len(self.borders) == num_shards:  # METIS has balanced the work; its borders cut the fewest edges
+        if len(self.borders) == num_shards:  # the parts are balanced, and their borders cut the fewest edges
             return NodeCut(self.places, self.borders)
         return NodeCut(self.places, balanced_cut(self.work[self.places], num_shards=num_shards))
 
 
 def _in_order(graph: Graph, *, partition: Partition, num_parts: int) -> _Ordered:
     work = None if partition.balance == "rows" else np.diff(graph.indptr) + 1
-    if partition.order != "metis":
-        return _Ordered(_places(graph, partition.order), work)
-    parts = _metis_parts(graph, num_parts=num_parts, work=work)
+    if partition.order == "natural":
+        return _Ordered(np.arange(graph.num_nodes), work)
+    if partition.order == "random":
+        return _Ordered(np.random.default_rng(_RANDOM_SEED).permutation(graph.num_nodes), work)
+    find_parts = _metis_parts if partition.order == "metis" else _greedy_parts
+    parts = find_parts(graph, num_parts=num_parts, work=np.ones(graph.num_nodes, np.int64) if work is None else work)
     borders = tuple(np.bincount(parts, minlength=num_parts).tolist())
     return _Ordered(np.argsort(parts, kind="stable"), work, borders)
 
 
-def _places(graph: Graph, order: NodeOrder) -> np.ndarray:
-    if order == "natural":
-        return np.arange(graph.num_nodes)
-    if order == "random":
-        return np.random.default_rng(_RANDOM_SEED).permutation(graph.num_nodes)
-    indptr, indices = undirected_view(graph)
-    matrix = csr_array((np.ones(len(indices), dtype=np.int8), indices, indptr), shape=(graph.num_nodes,) * 2)
-    return reverse_cuthill_mckee(matrix, symmetric_mode=True).astype(np.int64)
-
-
-def _metis_parts(graph: Graph, *, num_parts: int, work: np.ndarray | None) -> np.ndarray:
+def _metis_parts(graph: Graph, *, num_parts: int, work: np.ndarray) -> np.ndarray:
     """The part of every node, int64 [N]. METIS wants no self loops; a graph of no edges or one part needs no METIS."""
     try:
         import pymetis
     except ImportError as error:
         raise PlanInvalidError(
             "the plan's partition has the order 'metis', and pymetis is not installed here: install it on all nodes"
-            " (pip install pymetis), or choose the order 'bfs', which needs nothing"
+            " (pip install pymetis), or choose the order 'greedy', which needs nothing"
         ) from error
     indptr, indices = undirected_view(graph)
     if num_parts == 1 or not len(indices):
@@ -163,6 +159,35 @@ def _metis_parts(graph: Graph, *, num_parts: int, work: np.ndarray | None) -> np
     targets = np.repeat(np.arange(graph.num_nodes), np.diff(indptr))
     apart = indices != targets
     starts = np.concatenate([[0], np.cumsum(np.bincount(targets[apart], minlength=graph.num_nodes))])
-    weights = None if work is None else work.tolist()
-    _, parts = pymetis.part_graph(num_parts, pymetis.CSRAdjacency(starts, indices[apart]), vweights=weights)
+    adjacency = pymetis.CSRAdjacency(starts, indices[apart])
+    _, parts = pymetis.part_graph(num_parts, adjacency, vweights=work.tolist())
     return np.asarray(parts, dtype=np.int64)
+
+
+def _greedy_parts(graph: Graph, *, num_parts: int, work: np.ndarray) -> np.ndarray:
+    """The part of every node, int64 [N]."""
+    indptr, indices = undirected_view(graph)
+    parts = np.full(graph.num_nodes, -1, dtype=np.int64)
+    _grow(indptr, indices, work, num_parts, parts)
+    return parts
+
+
+@numba.njit(nogil=True, cache=True)
+def _grow(indptr: np.ndarray, indices: np.ndarray, work: np.ndarray, num_parts: int, parts: np.ndarray) -> None:
+    """Each node, in turn, goes where most of its neighbours are, less so the fuller that part; again and again."""
+    capacity = work.sum() / num_parts * (1 + _SLACK)
+    loads, neighbours = np.empty(num_parts), np.empty(num_parts)
+    for _ in range(_PASSES):
+        loads[:] = 0
+        for node in range(len(parts)):
+            neighbours[:] = _FOR_NONE
+            for position in range(indptr[node], indptr[node + 1]):
+                if parts[indices[position]] >= 0:  # in the first pass, most have none yet
+                    neighbours[parts[indices[position]]] += 1
+            best = 0
+            for part in range(num_parts):
+                neighbours[part] *= max(0.0, 1 - loads[part] / capacity)
+                if neighbours[part] > neighbours[best]:
+                    best = part
+            parts[node] = best
+            loads[best] += work[node]

@@ -2,7 +2,8 @@
 
     exchange    dense attention: a ring of shards, heads shared out, or both in two dimensions
     neighbours  attention and messages along edges: the halo
-    sums        linear attention, pooling, norms: sums over all shards
+    sums        linear attention, pooling: sums over the shards of each graph
+    batch_sums  norms over a micro-batch: sums over all shards and replicas
 
 A module asks for one of them by an attribute of that name, which holds the form of one process; nothing else of a model
 mixes rows. The gradients that a rank ends with are its rows' share (of a distance table: its heads' share);
@@ -24,11 +25,15 @@ _WITH_EDGES = (*_DENSE, "halo")
 
 
 def apply_context_parallel(model: nn.Module, *, stage: Stage, mesh: Mesh) -> None:
-    """Give every module of ``model`` that mixes rows its form for ``stage`` on ``mesh``; one cp rank changes nothing.
+    """Give every module of ``model`` that mixes rows its form for ``stage`` on ``mesh``; one rank has all rows here.
 
     Raises ``PlanInvalidError`` where the exchange of the stage does not carry what a module does, or where heads
     cannot be shared out as it says.
     """
+    batch_sums = AxisSums(mesh.world)
+    for module in model.modules():
+        if hasattr(module, "batch_sums") and mesh.world.size > 1:
+            module.batch_sums = batch_sums
     if mesh.cp.size == 1:
         return
     heads = HeadShards(mesh.ulysses) if mesh.ulysses.size > 1 else None

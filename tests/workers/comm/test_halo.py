@@ -9,6 +9,7 @@ import torch.distributed as dist
 from tests.kit.gloo_pool import GlooPool
 from workers.comm.axis import Axis
 from workers.comm.halo import HaloExchange
+from workers.comm.wire import Transfer, Wire
 from workers.ops.exchanges import LocalNeighbours
 from workers.ops.row_edges import Halo
 
@@ -60,6 +61,23 @@ def test_every_rank_sends_what_others_need_and_as_many_gradients_as_it_received(
         needed = sum(len(rows_of.get(rank, [])) for rows_of in NEEDS.values())
         assert forward == needed * 2 * 8
         assert total - forward == len(rows) * 2 * 8
+
+
+def test_what_is_computed_in_between_runs_while_rows_or_gradients_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank, whose halo is empty, so that the order of starts, work and waits can be seen."""
+    events: list[str] = []
+    neighbours = HaloExchange(Axis())
+    start, wait = Wire.start, Transfer.wait
+    monkeypatch.setattr(Wire, "start", lambda *args, **kwargs: events.append("start") or start(*args, **kwargs))
+    monkeypatch.setattr(Transfer, "wait", lambda transfer: events.append("wait") or wait(transfer))
+    x = torch.ones(3, 2, requires_grad=True)
+    pending = neighbours.begin(x * 2, halo=Halo(send=(torch.empty(0, dtype=torch.int64),), receive=(0,)))
+    events.append("forward")
+    between = x * 3
+    between.register_hook(lambda _: events.append("backward"))
+    (pending.rows() * between).sum().backward()
+    assert events == ["start", "forward", "wait", "start", "backward", "wait"]
+    assert x.grad.tolist() == [[12.0, 12.0]] * 3
 
 
 def exchange_nothing(rank: int, world_size: int) -> tuple[list[float], int]:

@@ -11,7 +11,7 @@ from tests.distributed.odd_graphs import STAR, build_graph, random_edges, with_s
 from workers.data.graph import Graph
 from workers.data.partition import NodeCut, NodeCuts, balanced_cut, digest_of
 
-ORDERS = ("natural", "metis", "bfs", "random")
+ORDERS = ("natural", "metis", "greedy", "random")
 
 
 def cut_nodes(graph: Graph, *, num_shards: int, order: str = "natural", balance: str = "rows") -> NodeCut:
@@ -46,10 +46,11 @@ def test_every_node_has_one_place_in_one_shard(order: str, balance: str, num_nod
     assert (nodes[cut.place] == np.arange(num_nodes)).all()
 
 
-def test_metis_and_breadth_first_orders_find_the_two_halves() -> None:
+def test_metis_and_greedy_parts_keep_neighbours_together() -> None:
     graph = two_cliques(8)
     assert cut_edges(graph, "metis") == 2, "the bridge, in both directions"
-    assert cut_edges(graph, "bfs") < cut_edges(graph, "natural")
+    assert cut_edges(graph, "greedy") == 2
+    assert cut_edges(graph, "natural") > 50
 
 
 def test_shards_of_equal_rows_differ_by_one_at_most() -> None:
@@ -84,6 +85,6 @@ def test_the_digest_tells_orders_and_cuts_apart_and_is_the_same_every_time() -> 
 def test_without_pymetis_the_error_names_the_order_that_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymetis", None)
     graph = build_graph(10, STAR, seed=0)
-    with pytest.raises(PlanInvalidError, match="'bfs', which needs nothing"):
+    with pytest.raises(PlanInvalidError, match="'greedy', which needs nothing"):
         cut_nodes(graph, num_shards=2, order="metis")
-    assert cut_nodes(graph, num_shards=2, order="bfs").sizes == (5, 5)
+    assert cut_nodes(graph, num_shards=2, order="greedy").sizes == (5, 5)
