@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from planner.plan import Partition
 from tests.distributed.equality import Case, plan_of
 from tests.distributed.odd_graphs import odd_set
+from workers.data.partition import NATURAL
 from workers.data.paths import DataPaths
 from workers.runtime import run_rank
 from workers.spec import DatasetSpec, GraphormerSpec, TrainingSpec, TrainSpec
@@ -41,13 +43,25 @@ def run_train(
     dataset: str = "karate",
     cp: int = 1,
     dp: int = 1,
+    exchange: str = "ring",
+    ulysses: int = 1,
+    partition: Partition = NATURAL,
     num_micro_batches: int = 1,
     report_every_steps: int = 1,
     stop_after_step: int | None = None,
     **training: Any,
 ) -> RunOutcome:
     """Train ``dataset`` with ``cp`` x ``dp`` ranks into ``folder``; fail after ``stop_after_step``."""
-    case = Case(odd_set(), cp=cp, dp=dp, num_micro_batches=num_micro_batches, spec=MODEL)
+    case = Case(
+        odd_set(),
+        cp=cp,
+        dp=dp,
+        exchange=exchange,
+        ulysses=ulysses,
+        partition=partition,
+        num_micro_batches=num_micro_batches,
+        spec=MODEL,
+    )
     spec = TrainSpec(
         kind="megagraph",
         dataset=DatasetSpec(name=dataset),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from planner.plan import Partition
 from tests.distributed.equality import Case, plan_of, run_parallel, spread
 from tests.distributed.odd_graphs import build_graph, build_set
 from tests.distributed.runs import MODEL, RunOutcome, run_train
@@ -50,6 +51,21 @@ def test_two_ranks_on_one_graph_report_the_curves_of_one_rank(
 ) -> None:
     for outcome in pool.run(partial(run_train, cp=2, **EPOCHS), tmp_path / "job"):
         check_same_curves(outcome, karate)
+
+
+def test_ranks_that_share_heads_over_parts_of_few_cut_edges_report_the_curves_of_one_rank(
+    pool: GlooPool, karate: RunOutcome, tmp_path: Path
+) -> None:
+    metis = Partition(order="metis", balance="edges")
+    job = partial(run_train, cp=2, exchange="ulysses", ulysses=2, partition=metis, **EPOCHS)
+    for outcome in pool.run(job, tmp_path / "job"):
+        check_same_curves(outcome, karate)
+
+
+def test_a_plan_for_parts_of_another_graph_is_refused_before_training(pool: GlooPool, tmp_path: Path) -> None:
+    other = Partition(order="metis", fingerprint="of another graph")
+    with pytest.raises(RanksFailedError, match=r"cut otherwise.*of another graph"):
+        pool.run(partial(run_train, cp=2, partition=other, **EPOCHS), tmp_path / "job")
 
 
 @pytest.mark.parametrize(("cp", "dp"), [(2, 1), (1, 2)])

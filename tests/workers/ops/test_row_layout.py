@@ -44,3 +44,12 @@ def test_a_batch_without_graphs_has_no_rows(num_shards: int) -> None:
     layout = RowLayout(sizes=((),) * num_shards)
     assert layout.num_graphs == 0
     assert layout.num_rows(num_shards - 1) == 0
+
+
+def test_a_run_of_shards_is_one_shard_with_the_rows_of_all_graph_by_graph() -> None:
+    layout = RowLayout(sizes=((2, 1), (0, 3), (1, 0), (4, 4)), shard=2)
+    joined = layout.joined(2)
+    assert joined == RowLayout(sizes=((2, 4), (5, 4)), shard=1)
+    assert layout.joined(1) == layout
+    with pytest.raises(AssertionError, match="4 shards make no runs of 3"):
+        layout.joined(3)
