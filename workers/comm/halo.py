@@ -49,11 +49,13 @@ class _Pending:
         self.halo = halo
         self.wire = wire
         self.transfer: Transfer | None = None
-        self._own = _Begin.apply(x, self)
+        self._own: Tensor | None = _Begin.apply(x, self)
 
     def rows(self) -> Tensor:
         """See ``PendingRows``."""
-        return _Rows.apply(self._own, self)
+        assert self._own is not None, "rows are handed out once"
+        own, self._own = self._own, None  # its graph holds this object: both would live until the next collection
+        return _Rows.apply(own, self)
 
     def start(self, sends: Mapping[int, Tensor], *, counts: Mapping[int, int], like: Tensor, tag: int) -> None:
         receives = {place: like.new_empty(count, *like.shape[1:]) for place, count in counts.items()}

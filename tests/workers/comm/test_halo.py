@@ -1,5 +1,7 @@
 """The halo: rows come from their owners, gradients go back to them, and the work in between hides both ways."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -78,6 +80,18 @@ def test_what_is_computed_in_between_runs_while_rows_or_gradients_travel(monkeyp
     (pending.rows() * between).sum().backward()
     assert events == ["start", "forward", "wait", "start", "backward", "wait"]
     assert x.grad.tolist() == [[12.0, 12.0]] * 3
+
+
+def test_rows_that_have_been_used_are_freed_at_once() -> None:
+    gc.disable()
+    try:
+        pending = HaloExchange(Axis()).begin(torch.ones(3, requires_grad=True) * 2, halo=None)
+        pending.rows().sum().backward()
+        alive = weakref.ref(pending)
+        del pending
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def exchange_nothing(rank: int, world_size: int) -> tuple[list[float], int]:
