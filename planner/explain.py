@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 
-from planner.plan import MegaGraphPlan, MQGNNPlan, Prediction, RunnerUp
+from planner.plan import MegaGraphPlan, MQGNNPlan, Prediction, RunnerUp, Stage
 
 NOISY_STAGES = (
     "Slow mini-batches took more than twice the mean, as happens when the machine is busy during the probe: the time is"
@@ -132,7 +132,7 @@ def _describe_transformer(plan: MegaGraphPlan) -> list[str]:
     for index, stage in enumerate(plan.stages):
         name = "The model" if len(plan.stages) == 1 else f"Stage {index} ({stage.units[0]} to {stage.units[-1]})"
         if stage.cp_degree > 1:
-            rows = f"{stage.cp_degree} ranks share the nodes of a graph; keys and values go round a {stage.exchange}"
+            rows = f"{stage.cp_degree} ranks share the nodes of a graph{_order(plan)}; {_describe_exchange(stage)}"
         else:
             rows = "every rank holds whole graphs"
         lines.append(
@@ -144,6 +144,22 @@ def _describe_transformer(plan: MegaGraphPlan) -> list[str]:
         f" {len(plan.recompute)} of {len(blocks)} blocks are recomputed in backward."
     )
     return lines
+
+
+def _describe_exchange(stage: Stage) -> str:
+    runs = f"runs of {stage.ulysses_degree} ranks share the heads"
+    return {
+        "ring": "keys and values go round a ring",
+        "ulysses": "they share the heads of attention",
+        "ulysses_ring": f"{runs}, keys and values go round a ring of {stage.cp_degree // stage.ulysses_degree} runs",
+        "halo": "rows travel where an edge leads to another rank",
+        "reduce": "only sums over nodes travel",
+    }[stage.exchange]
+
+
+def _order(plan: MegaGraphPlan) -> str:
+    order, balance = plan.partition.order, plan.partition.balance
+    return "" if plan.partition.follows_from_sizes else f" ({order} order, equal {balance})"
 
 
 def _describe_sampled(plan: MQGNNPlan) -> list[str]:

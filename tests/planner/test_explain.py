@@ -3,8 +3,9 @@
 import pytest
 
 from planner.explain import describe_plan, explain_choice, explain_threads, format_bytes
-from planner.plan import parse_plan
+from planner.plan import MegaGraphPlan, Partition, Stage, parse_plan
 from planner.planner import make_plan
+from planner.schedule import actions_by_rank, one_f_one_b_actions
 from tests.planner.made_up import (
     cluster,
     sampled_profile,
@@ -74,3 +75,25 @@ def test_threads_are_explained_by_cores():
     assert "A rank has 4 physical cores to itself; of [1, 4] threads, 4 was" in explain_threads(
         4, num_cores=4, tried=(1, 4)
     )
+
+
+@pytest.mark.parametrize(
+    ("exchange", "ulysses", "words"),
+    [
+        ("ulysses", 4, "they share the heads of attention"),
+        ("ulysses_ring", 2, "runs of 2 ranks share the heads, keys and values go round a ring of 2 runs"),
+        ("halo", 1, "rows travel where an edge leads to another rank"),
+        ("reduce", 1, "only sums over nodes travel"),
+    ],
+)
+def test_a_plan_written_by_hand_says_how_the_rows_of_its_ranks_meet(exchange, ulysses, words):
+    stage = Stage(
+        units=("head",), ranks=(0, 1, 2, 3), dp_degree=1, cp_degree=4, exchange=exchange, ulysses_degree=ulysses
+    )
+    plan = MegaGraphPlan(
+        world_size=4,
+        stages=(stage,),
+        actions=actions_by_rank((stage,), one_f_one_b_actions(num_stages=1, num_micro_batches=1)),
+        partition=Partition(order="metis", balance="edges"),
+    )
+    assert f"4 ranks share the nodes of a graph (metis order, equal edges); {words}." in describe_plan(plan)
