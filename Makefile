@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 
 env: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(shell find workers -name '*.cpp' -o -name '*.h')
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

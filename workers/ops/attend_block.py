@@ -8,7 +8,8 @@ outputs of two blocks exactly, ``attend_block_backward`` gives this block's shar
 log-sum-exp over *all* blocks is known. Only one tile of scores exists at any time; backward computes it anew
 (Dao et al., FlashAttention, NeurIPS 2022, section 3.1).
 
-Shapes: n query rows, m keys, H heads, d_h head size, B buckets. Plain torch; deterministic on every device.
+Shapes: n query rows, m keys, H heads, d_h head size, B buckets. Plain torch; deterministic on every device. It is the
+form that needs no compiler: ``workers.ops.attention_kernels`` chooses between this one and others.
 """
 
 import math
@@ -17,6 +18,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from workers.ops.attention_dropout import PairDropout
+
 # Elements of one tile (all heads). 2 MiB of float32 was fastest on a CPU with 2 MiB of L2 a core, flat around it; a GPU
 # wants more work in each launch (chosen, not measured).
 _TILE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 22}
@@ -24,10 +27,13 @@ _TILE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 22}
 _BUCKETS_AT_ONCE = 16
 
 
-def attend_block(q: Tensor, *, k: Tensor, v: Tensor, buckets: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+def attend_block(
+    q: Tensor, *, k: Tensor, v: Tensor, buckets: Tensor, table: Tensor, dropout: PairDropout | None = None
+) -> tuple[Tensor, Tensor]:
     """Output [n, H, d_h] and log-sum-exp [n, H] of ``q`` [n, H, d_h] over the keys ``k`` and values ``v`` [m, H, d_h].
 
-    ``buckets`` uint8 [n, m], ``table`` [H, B]. A row without keys (m = 0) gives zeros and -inf.
+    ``buckets`` uint8 [n, m], ``table`` [H, B]. A row without keys (m = 0) gives zeros and -inf. ``dropout`` drops
+    weights after the softmax; the log-sum-exp is that of all scores. A bucket past the table is an error.
     """
     n, num_heads, _ = q.shape
     out = torch.zeros_like(q)
@@ -40,6 +46,8 @@ def attend_block(q: Tensor, *, k: Tensor, v: Tensor, buckets: Tensor, table: Ten
         top = scores.amax(dim=2, keepdim=True)
         weights = scores.sub_(top).exp_()
         total = weights.sum(dim=2, keepdim=True)  # [H, r, 1]
+        if dropout:
+            weights.mul_(dropout.factors(rows, dtype=weights.dtype))
         out[rows] = torch.bmm(weights, values).div_(total).transpose(0, 1)
         lse[rows] = total.log_().add_(top).squeeze(2).t()
     return out, lse
@@ -66,11 +74,13 @@ def attend_block_backward(
     table: Tensor,
     lse: Tensor,
     delta: Tensor,
+    dropout: PairDropout | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """This block's gradients: dq [n, H, d_h], dk and dv [m, H, d_h], and dtable float64 [H, B].
 
     ``lse`` [n, H] is over all blocks, ``delta`` [n, H] the sum over d_h of ``grad_out * out`` with the merged output.
-    dq and dtable are to be summed over all blocks of keys, dk and dv over all blocks of queries.
+    dq and dtable are to be summed over all blocks of keys, dk and dv over all blocks of queries. ``dropout`` is that of
+    forward.
     """
     num_heads, head_size = q.shape[1:]
     grad_table = torch.zeros(table.shape, dtype=torch.float64, device=table.device)
@@ -83,8 +93,14 @@ def attend_block_backward(
     grad_k, grad_v = torch.zeros_like(keys), torch.zeros_like(keys)  # [H, m, d_h]
     for rows in _row_tiles(buckets, num_heads):
         weights = _scores(queries[:, rows], keys_t, buckets[rows], table).sub_(lse_of[:, rows]).exp_()  # [H, r, m]
-        grad_v.baddbmm_(weights.transpose(1, 2), grads[:, rows])
-        grad_scores = torch.bmm(grads[:, rows], values_t).sub_(delta_of[:, rows]).mul_(weights)
+        grad_weights = torch.bmm(grads[:, rows], values_t)
+        if dropout:
+            factors = dropout.factors(rows, dtype=weights.dtype)
+            grad_v.baddbmm_((weights * factors).transpose(1, 2), grads[:, rows])
+            grad_weights.mul_(factors)
+        else:
+            grad_v.baddbmm_(weights.transpose(1, 2), grads[:, rows])
+        grad_scores = grad_weights.sub_(delta_of[:, rows]).mul_(weights)
         grad_table += sum_by_bucket(grad_scores, buckets[rows], num_buckets=table.shape[1])
         grad_q[rows] = torch.bmm(grad_scores, keys).div_(math.sqrt(head_size)).transpose(0, 1)
         grad_k.baddbmm_(grad_scores.transpose(1, 2), queries[:, rows])

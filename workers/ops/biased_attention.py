@@ -8,12 +8,15 @@ Shapes: n rows here, H heads, d_h head size, B buckets; graph g has n_g rows her
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from workers.ops.attend_block import attend_block, attend_block_backward, merge
+from workers.ops.attend_block import merge
+from workers.ops.attention_dropout import AttentionDropout, PairDropout
+from workers.ops.attention_kernels import AttentionKernel, kernel_for
 from workers.ops.heads import AllHeads, Heads
 from workers.ops.row_layout import RowLayout
 
@@ -58,18 +61,23 @@ def biased_attention(
     buckets: Sequence[Tensor],
     layout: RowLayout,
     exchange: Exchange,
+    dropout: AttentionDropout | None = None,
+    kernel: AttentionKernel | None = None,
 ) -> Tensor:
     """``softmax(q k^T / sqrt(d_h) + table[buckets]) v`` [n, H, d_h], each graph attending to itself only.
 
     ``q``, ``k``, ``v`` [n, H, d_h] hold the rows of all graphs as ``layout`` says; ``table`` [H, B]; ``buckets[g]``
     uint8 [n_g, N_g] holds the distance bucket of every pair (row, node of the graph); its rows are own rows unless
     ``exchange.heads`` says otherwise. Gradients flow into ``q``, ``k``, ``v`` and ``table``; that of ``table`` is this
-    process's share, to be summed over the processes.
+    process's share, to be summed over the processes. ``dropout`` drops weights, by default none; ``kernel`` is by
+    default the fastest one for such tensors.
     """
-    heads, table = exchange.heads, table[exchange.heads.own(q.shape[1])]
+    heads, own = exchange.heads, exchange.heads.own(q.shape[1])
+    joined = heads.layout(layout)
+    masks = partial(_mask, dropout, layout=joined, heads=range(q.shape[1])[own])
     q = heads.to_heads(q.unsqueeze(1), layout=layout).squeeze(1)
     kv = heads.to_heads(torch.stack((k, v), dim=1), layout=layout)
-    out = _BiasedAttention.apply(q, kv, table, tuple(buckets), heads.layout(layout), exchange)
+    out = _BiasedAttention.apply(q, kv, table[own], tuple(buckets), joined, exchange, masks, kernel or kernel_for(q))
     return heads.to_rows(out.unsqueeze(1), layout=layout).squeeze(1)
 
 
@@ -85,24 +93,27 @@ class _BiasedAttention(torch.autograd.Function):
         buckets: tuple[Tensor, ...],
         layout: RowLayout,
         exchange: Exchange,
+        masks: Callable[..., PairDropout | None],
+        kernel: AttentionKernel,
     ) -> Tensor:
         out, lse = torch.zeros_like(q), q.new_full(q.shape[:2], float("-inf"))
 
         def attend(shard: int, block: Tensor) -> None:
             for graph in range(layout.num_graphs):
                 rows, keys = layout.rows(layout.shard, graph), layout.rows(shard, graph)
-                part, part_lse = attend_block(
+                part, part_lse = kernel.attend_block(
                     q[rows],
                     k=block[keys, 0],
                     v=block[keys, 1],
                     buckets=buckets[graph][:, layout.columns(shard, graph)],
                     table=table,
+                    dropout=masks(graph=graph, shard=shard),
                 )
                 out[rows], lse[rows] = merge(out[rows], lse[rows], other_out=part, other_lse=part_lse)
 
         exchange.visit(kv, layout=layout, visitor=attend)
         ctx.save_for_backward(q, kv, table, out, lse, *buckets)
-        ctx.layout, ctx.exchange = layout, exchange
+        ctx.layout, ctx.exchange, ctx.masks, ctx.kernel = layout, exchange, masks, kernel
         return out
 
     @staticmethod
@@ -117,7 +128,7 @@ class _BiasedAttention(torch.autograd.Function):
             grad_block = torch.empty_like(block)
             for graph in range(layout.num_graphs):
                 rows, keys = layout.rows(layout.shard, graph), layout.rows(shard, graph)
-                dq, grad_block[keys, 0], grad_block[keys, 1], dtable = attend_block_backward(
+                dq, grad_block[keys, 0], grad_block[keys, 1], dtable = ctx.kernel.attend_block_backward(
                     grad_out[rows],
                     q=q[rows],
                     k=block[keys, 0],
@@ -126,10 +137,21 @@ class _BiasedAttention(torch.autograd.Function):
                     table=table,
                     lse=lse[rows],
                     delta=delta[rows],
+                    dropout=ctx.masks(graph=graph, shard=shard),
                 )
                 grad_q[rows] += dq
                 grad_table.add_(dtable)
             return grad_block
 
         grad_kv = ctx.exchange.visit_and_sum(kv, layout=layout, visitor=attend_back)
-        return grad_q, grad_kv, grad_table.to(table.dtype), None, None, None
+        return grad_q, grad_kv, grad_table.to(table.dtype), None, None, None, None, None
+
+
+def _mask(
+    dropout: AttentionDropout | None, *, layout: RowLayout, heads: range, graph: int, shard: int
+) -> PairDropout | None:
+    """The mask of the rows of ``graph`` that lie here and the keys that ``shard`` holds of it."""
+    if dropout is None:
+        return None
+    rows, columns = layout.columns(layout.shard, graph), layout.columns(shard, graph)
+    return dropout.of_pairs(graph, rows=rows, columns=columns, heads=heads)

@@ -41,24 +41,47 @@ def drop(x: Tensor, *, p: float, site: int, node_ids: Tensor, draw: int) -> Tens
     """``CounterDropout`` in training as a function: for modules that hold a dropout of another class."""
     if p == 0:
         return x
-    keep = keep_mask(node_ids, num_columns=x.shape[1], p=p, key=_mix_int(draw ^ _mix_int(site)))
+    keep = keep_mask(node_ids, num_columns=x.shape[1], p=p, key=key_of(draw, site))
     return (x * keep).mul_(1 / (1 - p))  # autograd keeps the mask as one byte per element
 
 
 def draw_of(seed: int, step: int) -> int:
     """The 63-bit number of the drawing that belongs to optimiser step ``step`` of a run with ``seed``."""
-    return _mix_int(_mix_int(seed) ^ step) >> 1
+    return key_of(step, seed) >> 1
+
+
+def key_of(draw: int, site: int) -> int:
+    """The 64-bit number that tells one site's mask in one drawing from all others."""
+    return _mix_int(draw ^ _mix_int(site))
 
 
 def keep_mask(node_ids: Tensor, *, num_columns: int, p: float, key: int) -> Tensor:
     """Bool [n, num_columns], True with probability 1 - p, a pure function of (node id, column, p, key)."""
-    rows = _mix64(node_ids + _signed(key, 64)).int()  # the low halves of 64 well mixed bits
-    columns = _mix64(torch.arange(num_columns, device=node_ids.device)).int()
-    bits = rows.unsqueeze(1) + columns.unsqueeze(0)  # int32 [n, C], wraps around
+    columns = column_bits(torch.arange(num_columns, device=node_ids.device))
+    return is_kept(row_bits(node_ids, key=key).unsqueeze(1), columns, threshold=threshold_of(p))
+
+
+def row_bits(ids: Tensor, *, key: int) -> Tensor:
+    """int32, one for each of ``ids`` int64: what a row brings to the hash of its elements."""
+    return _mix64(ids + _signed(key, 64)).int()  # the low halves of 64 well mixed bits
+
+
+def column_bits(ids: Tensor) -> Tensor:
+    """int32, one for each of ``ids`` int64: what a column brings."""
+    return _mix64(ids).int()
+
+
+def is_kept(rows: Tensor, columns: Tensor, *, threshold: int) -> Tensor:
+    """Bool, where ``row_bits`` meet ``column_bits``; the two are broadcast against each other."""
+    bits = rows + columns  # int32, wraps around
     for shift, factor in zip((16, 13), _MIX32, strict=True):
         bits.bitwise_xor_(bits >> shift).mul_(factor)
-    threshold = min(round(p * 2**32), 2**32 - 1) - 2**31
     return bits >= threshold
+
+
+def threshold_of(p: float) -> int:
+    """The lowest of the 2**32 hashes, as int32, that are kept where a share ``p`` is dropped."""
+    return min(round(p * 2**32), 2**32 - 1) - 2**31
 
 
 def _mix64(x: Tensor) -> Tensor:

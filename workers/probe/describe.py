@@ -9,6 +9,7 @@ from planner.cluster import ClusterSpec, list_hosts, room_per_rank
 from planner.profiles import JobShape, ProfileKey, SampledShape, TransformerShape
 from workers.data.graph import TRAIN, Graph, GraphDataset
 from workers.errors import DatasetInvalidError
+from workers.ops.native import kernel_form
 from workers.spec import GraphormerSpec, SampledGNNSpec, TrainSpec
 
 _SOFTWARE = ("graphmill", "numba", "numpy", "torch", "torch-geometric")
@@ -33,7 +34,8 @@ def profile_key(
     """
     per_rank = {"cpus_per_rank": cpus_per_rank, "gpus_per_rank": gpus_per_rank}
     hosts, room = list_hosts(cluster, **per_rank), room_per_rank(cluster, num_ranks=num_ranks, **per_rank)
-    software = (("python", platform.python_version()), *((name, _version(name)) for name in _SOFTWARE))
+    versions = ((name, _version(name)) for name in _SOFTWARE)
+    software = (("python", platform.python_version()), ("kernels", kernel_form()), *versions)
     return ProfileKey(
         shape=shape,
         device_name=_names({node.device_name if gpus_per_rank else node.cpu_name for node in hosts}),

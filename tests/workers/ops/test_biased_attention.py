@@ -2,10 +2,13 @@
 
 import math
 
+import pytest
 import torch
 from torch import Tensor
 
 from tests.workers.ops.largest_float import LargestFloat
+from workers.ops.attention_dropout import AttentionDropout
+from workers.ops.attention_kernels import PLAIN, AttentionKernel
 from workers.ops.biased_attention import LocalExchange, biased_attention
 from workers.ops.row_layout import RowLayout, whole
 
@@ -22,14 +25,58 @@ def inputs(*sizes: int, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor
     return [leaf.requires_grad_() for leaf in leaves], buckets
 
 
-def attend(leaves: list[Tensor], buckets: tuple[Tensor, ...], layout: RowLayout) -> Tensor:
+def attend(
+    leaves: list[Tensor],
+    buckets: tuple[Tensor, ...],
+    layout: RowLayout,
+    *,
+    dropout: AttentionDropout | None = None,
+    kernel: AttentionKernel | None = None,
+) -> Tensor:
     q, k, v, table = leaves
-    return biased_attention(q, k=k, v=v, table=table, buckets=buckets, layout=layout, exchange=LocalExchange())
+    return biased_attention(
+        q,
+        k=k,
+        v=v,
+        table=table,
+        buckets=buckets,
+        layout=layout,
+        exchange=LocalExchange(),
+        dropout=dropout,
+        kernel=kernel,
+    )
 
 
-def test_gradients_agree_with_finite_differences() -> None:
+def dropping(*sizes: int) -> AttentionDropout:
+    ids = torch.arange(sum(sizes)) + 100
+    return AttentionDropout(0.4, site=2, draw=5, node_ids=ids.split(sizes))
+
+
+each_kernel = pytest.mark.parametrize("kernel", [None, PLAIN], ids=["chosen", "plain"])
+
+
+@each_kernel
+@pytest.mark.parametrize("dropout", [None, dropping(4, 1, 3)], ids=["", "dropout"])
+def test_gradients_agree_with_finite_differences(
+    kernel: AttentionKernel | None, dropout: AttentionDropout | None
+) -> None:
     leaves, buckets = inputs(4, 1, 3)
-    assert torch.autograd.gradcheck(lambda *leaves: attend(list(leaves), buckets, whole((4, 1, 3))), leaves)
+    options = {"kernel": kernel, "dropout": dropout}
+    assert torch.autograd.gradcheck(lambda *leaves: attend(list(leaves), buckets, whole((4, 1, 3)), **options), leaves)
+
+
+@each_kernel
+def test_dropout_follows_the_nodes_not_the_batch(kernel: AttentionKernel | None) -> None:
+    leaves, buckets = inputs(4, 0, 3)
+    dropout = dropping(4, 0, 3)
+    together = attend(leaves, buckets, whole((4, 0, 3)), dropout=dropout, kernel=kernel)
+    assert not torch.equal(together, attend(leaves, buckets, whole((4, 0, 3)), kernel=kernel))
+    order = torch.tensor([2, 0, 1])
+    q, k, v, table = leaves
+    moved = AttentionDropout(0.4, site=2, draw=5, node_ids=(dropout.node_ids[2][order],))
+    last = [x[4:][order] for x in (q, k, v)]
+    alone = attend([*last, table], (buckets[2][order][:, order],), whole((3,)), dropout=moved, kernel=kernel)
+    torch.testing.assert_close(alone, together[4:][order])
 
 
 def test_a_graph_in_a_batch_gets_what_it_gets_alone() -> None:
@@ -61,7 +108,7 @@ def test_no_tensor_of_all_scores_exists_forward_or_backward() -> None:
     size = 2500
     leaves, buckets = inputs(size, dtype=torch.float32)
     with LargestFloat() as largest:
-        attend(leaves, buckets, whole((size,))).sum().backward()
+        attend(leaves, buckets, whole((size,)), kernel=PLAIN).sum().backward()
     one_hot_of_a_tile = (1 << 19) * BUCKETS // HEADS
     assert one_hot_of_a_tile / 2 < largest.num_elements <= one_hot_of_a_tile < HEADS * size * size / 9
 

@@ -13,6 +13,7 @@ from tests.planner.made_up import cluster
 from workers.data.features import DenseFeatures
 from workers.data.graph import NO_SPLIT, TEST, TRAIN, Graph, GraphDataset
 from workers.errors import DatasetInvalidError
+from workers.probe import describe
 from workers.probe.describe import describe_job, graph_bytes, profile_key
 from workers.probe.toy_graph import ring_graph
 from workers.spec import DatasetSpec, GraphormerSpec, SampledGNNSpec, TrainingSpec, TrainSpec
@@ -102,6 +103,15 @@ def test_a_job_that_only_trains_longer_shares_the_key():
         for spec in (transformer_spec(), longer)
     }
     assert len(keys) == 1
+
+
+def test_the_form_of_the_kernels_is_part_of_the_key(monkeypatch):
+    shape = describe_job(transformer_spec(), dataset_of(ring_graph()))
+    prints = set()
+    for form in ("plain", "native avx512"):
+        monkeypatch.setattr(describe, "kernel_form", lambda form=form: form)
+        prints.add(profile_key(shape, cluster=cluster(), num_ranks=2).fingerprint)
+    assert len(prints) == 2
 
 
 def test_ranks_and_software_are_part_of_the_key():

@@ -1,0 +1,256 @@
+"""The compiled attention kernel in every form that this machine can run, against the textbook and the plain form."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from workers.ops.attend_block import merge
+from workers.ops.attention_dropout import AttentionDropout, PairDropout
+from workers.ops.attention_kernels import PLAIN, AttentionKernel, native_kernel
+from workers.ops.native import native_library
+
+pytestmark = pytest.mark.skipif(native_library() is None, reason="no native library is installed")
+INSTRUCTION_SETS = tuple(library.instruction_sets) if (library := native_library()) else ()
+# Of the largest number. A gradient may be a difference of sums over thousands of numbers around one, each rounded.
+TOLERANCE = {torch.float32: 5e-5, torch.float64: 1e-12}
+
+each_form = pytest.mark.parametrize("form", INSTRUCTION_SETS)
+each_dtype = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A block of attention and the gradient of its output; ``node_ids`` of its keys, the first of them its rows'."""
+
+    rows: int = 70
+    keys: int = 130
+    heads: int = 3
+    head_size: int = 5
+    buckets: int = 6
+    p: float = 0.0
+    seed: int = 0
+
+    def values(self, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+        """As the callers have them: slices of wider tensors."""
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+        kv = normal(self.keys, 2, self.heads, self.head_size)
+        pairs = torch.randint(self.buckets, (self.rows, self.keys + 5), generator=generator, dtype=torch.uint8)
+        return {
+            "q": normal(self.rows, self.heads, self.head_size + 2)[..., 2:],
+            "k": kv[:, 0],
+            "v": kv[:, 1],
+            "buckets": pairs[:, 3 : self.keys + 3],
+            "table": normal(self.heads, self.buckets),
+        }
+
+    def grad_out(self, dtype: torch.dtype = torch.float64) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed + 100)
+        by_head = torch.randn(self.heads, self.rows, self.head_size, generator=generator, dtype=torch.float64)
+        return by_head.to(dtype).transpose(0, 1)
+
+    def dropout(self, rows: slice | None = None, columns: slice | None = None) -> PairDropout | None:
+        if not self.p:
+            return None
+        ids = torch.arange(max(self.rows, self.keys)) * 7 + 1
+        whole = AttentionDropout(self.p, site=3, draw=11, node_ids=[ids])
+        return whole.of_pairs(
+            0, rows=rows or slice(self.rows), columns=columns or slice(self.keys), heads=range(self.heads)
+        )
+
+
+def dense(case: Case) -> tuple[Tensor, ...]:
+    """Output, log-sum-exp and the gradients of q, k, v, table by autograd, in float64."""
+    values = case.values()
+    leaves = [values[name].requires_grad_() for name in ("q", "k", "v", "table")]
+    q, k, v, table = leaves
+    scores = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(case.head_size) + table[:, values["buckets"].long()]
+    weights = scores.softmax(dim=2)
+    if dropout := case.dropout():
+        weights = weights * dropout.factors(slice(None), dtype=weights.dtype)
+    out = torch.einsum("hij,jhd->ihd", weights, v)
+    gradients = torch.autograd.grad(out, leaves, case.grad_out())
+    return tuple(x.detach() for x in (out, scores.logsumexp(dim=2).t(), *gradients))
+
+
+def compute(kernel: AttentionKernel, case: Case, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """The same by a kernel."""
+    values, grad_out, dropout = case.values(dtype), case.grad_out(dtype), case.dropout()
+    out, lse = kernel.attend_block(**values, dropout=dropout)
+    delta = (grad_out * out).sum(dim=2)
+    return out, lse, *kernel.attend_block_backward(grad_out, **values, lse=lse, delta=delta, dropout=dropout)
+
+
+def assert_near(ours: tuple[Tensor, ...], exact: tuple[Tensor, ...], *, tolerance: float) -> None:
+    for name, found, expected in zip(("out", "lse", "dq", "dk", "dv", "dtable"), ours, exact, strict=True):
+        scale = max([1.0, *expected[expected.isfinite()].abs().flatten().tolist()])
+        torch.testing.assert_close(
+            found.double(), expected, rtol=0, atol=tolerance * scale, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@each_form
+@each_dtype
+@settings(max_examples=25)
+@given(
+    case=st.builds(
+        Case,
+        rows=st.integers(0, 150),
+        keys=st.integers(0, 150),
+        heads=st.integers(1, 17),
+        head_size=st.integers(1, 40),
+        buckets=st.integers(1, 256),
+        p=st.sampled_from([0.0, 0.3]),
+        seed=st.integers(0, 5),
+    )
+)
+def test_any_shape_equals_the_textbook_form(form: str, dtype: torch.dtype, case: Case) -> None:
+    assert_near(compute(native_kernel(form), case, dtype), dense(case), tolerance=TOLERANCE[dtype])
+
+
+@each_form
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("buckets", [16, 32, 33, 64, 256])
+def test_many_tiles_and_every_kind_of_table_equal_the_textbook_form(form: str, buckets: int, p: float) -> None:
+    case = Case(rows=300, keys=517, heads=2, head_size=16, buckets=buckets, p=p)
+    for dtype, tolerance in TOLERANCE.items():
+        assert_near(compute(native_kernel(form), case, dtype), dense(case), tolerance=tolerance)
+
+
+@each_form
+@each_dtype
+def test_native_and_plain_are_alike(form: str, dtype: torch.dtype) -> None:
+    case = Case(p=0.2)
+    plain = tuple(x.double() for x in compute(PLAIN, case, dtype))
+    assert_near(compute(native_kernel(form), case, dtype), plain, tolerance=TOLERANCE[dtype])
+
+
+@each_form
+def test_rows_without_any_key_give_zeros(form: str) -> None:
+    out, lse, *gradients = compute(native_kernel(form), Case(keys=0), torch.float32)
+    assert not out.any()
+    assert (lse == -math.inf).all()
+    assert not any(gradient.any() for gradient in gradients)
+
+
+@each_form
+@each_dtype
+def test_scores_far_from_zero_neither_overflow_nor_vanish(form: str, dtype: torch.dtype) -> None:
+    values = Case(heads=3).values(dtype)
+    values["table"] = values["table"] + torch.tensor([[4000.0], [-4000.0], [0.0]], dtype=dtype)
+    for ours, plain in zip(native_kernel(form).attend_block(**values), PLAIN.attend_block(**values), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-3, atol=1e-3)  # 4000 in float32 has a step of 2e-4
+
+
+@each_form
+def test_a_nan_in_one_row_reaches_that_row_alone(form: str) -> None:
+    values = Case().values(torch.float32)
+    values["q"][4, 1, 0] = math.nan
+    out, lse = native_kernel(form).attend_block(**values)
+    assert out[4, 1].isnan().all()
+    assert lse[4, 1].isnan()
+    out[4, 1] = lse[4, 1] = 0
+    assert not out.isnan().any()
+    assert not lse.isnan().any()
+
+
+@each_form
+@pytest.mark.parametrize("cut", [0, 1, 64, 100, 130])
+def test_merging_two_ranges_of_keys_equals_one(form: str, cut: int) -> None:
+    case, kernel = Case(p=0.3), native_kernel(form)
+    values = case.values()
+    parts = [
+        kernel.attend_block(
+            values["q"],
+            k=values["k"][keys],
+            v=values["v"][keys],
+            buckets=values["buckets"][:, keys],
+            table=values["table"],
+            dropout=case.dropout(columns=keys),
+        )
+        for keys in (slice(0, cut), slice(cut, case.keys))
+    ]
+    merged = merge(*parts[0], other_out=parts[1][0], other_lse=parts[1][1])
+    for ours, exact in zip(merged, dense(case), strict=False):
+        torch.testing.assert_close(ours, exact, rtol=1e-12, atol=1e-12)
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@each_form
+@each_dtype
+def test_any_number_of_threads_gives_the_same_bits(
+    form: str, dtype: torch.dtype, set_threads: Callable[[int], None]
+) -> None:
+    case = Case(rows=600, keys=600, heads=9, head_size=8, p=0.1)
+    results = []
+    for num_threads in (1, 2, 3, 7):
+        set_threads(num_threads)
+        results.append(compute(native_kernel(form), case, dtype))
+    for other in results[1:]:
+        assert all(torch.equal(ours, first) for ours, first in zip(other, results[0], strict=True))
+
+
+@each_form
+@pytest.mark.parametrize("num_buckets", [6, 16, 40, 255])
+@each_dtype
+def test_a_bucket_past_the_table_is_an_error(form: str, num_buckets: int, dtype: torch.dtype) -> None:
+    case, kernel = Case(buckets=num_buckets), native_kernel(form)
+    values = case.values(dtype)
+    values["buckets"][-1, -1] = num_buckets
+    lse = torch.zeros(case.rows, case.heads, dtype=dtype)
+    with pytest.raises(IndexError, match=f"bucket {num_buckets} is past the end of a table of {num_buckets} buckets"):
+        kernel.attend_block(**values)
+    with pytest.raises(IndexError, match="past the end"):
+        kernel.attend_block_backward(case.grad_out(dtype), **values, lse=lse, delta=lse)
+    with pytest.raises((IndexError, RuntimeError)):  # as torch likes
+        PLAIN.attend_block(**values)
+
+
+def kept_weights(kernel: AttentionKernel, case: Case, dtype: torch.dtype, **cut: slice) -> Tensor:
+    """Bool [rows, heads, keys]: values that are unit vectors make the output the weights themselves."""
+    rows, columns = cut.get("rows", slice(case.rows)), cut.get("columns", slice(case.keys))
+    values = case.values(dtype)
+    units = torch.eye(case.keys, dtype=dtype).unsqueeze(1).expand(-1, case.heads, -1)
+    wide = torch.zeros(case.keys, case.heads, case.keys, dtype=dtype)
+    out, _ = kernel.attend_block(
+        wide[: case.rows][rows],
+        k=wide[columns],
+        v=units[columns],
+        buckets=values["buckets"][rows, columns],
+        table=values["table"],
+        dropout=case.dropout(rows, columns),
+    )
+    return out[..., columns] != 0
+
+
+@each_form
+@each_dtype
+def test_the_mask_of_dropout_is_that_of_the_plain_form_bit_for_bit(form: str, dtype: torch.dtype) -> None:
+    case = Case(rows=60, keys=75, heads=9, p=0.3)
+    mask = kept_weights(native_kernel(form), case, dtype)
+    assert torch.equal(mask, kept_weights(PLAIN, case, dtype))
+    assert mask.double().mean().item() == pytest.approx(0.7, abs=0.02)
+
+
+@each_form
+@pytest.mark.parametrize("rows", [slice(0, 60), slice(13, 40)])
+@pytest.mark.parametrize("columns", [slice(0, 75), slice(0, 1), slice(30, 75)])
+def test_the_mask_of_dropout_is_the_same_for_any_cut(form: str, rows: slice, columns: slice) -> None:
+    case, kernel = Case(rows=60, keys=75, p=0.5), native_kernel(form)
+    whole = kept_weights(kernel, case, torch.float32)
+    assert torch.equal(kept_weights(kernel, case, torch.float32, rows=rows, columns=columns), whole[rows][..., columns])
