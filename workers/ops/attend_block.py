@@ -74,37 +74,43 @@ def attend_block_backward(
     table: Tensor,
     lse: Tensor,
     delta: Tensor,
+    grad_q: Tensor,
+    grad_k: Tensor,
+    grad_v: Tensor,
     dropout: PairDropout | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """This block's gradients: dq [n, H, d_h], dk and dv [m, H, d_h], and dtable float64 [H, B].
+) -> Tensor:
+    """Add this block's dq to ``grad_q`` [n, H, d_h], write dk and dv [m, H, d_h], return dtable float64 [H, B].
 
     ``lse`` [n, H] is over all blocks, ``delta`` [n, H] the sum over d_h of ``grad_out * out`` with the merged output.
-    dq and dtable are to be summed over all blocks of keys, dk and dv over all blocks of queries. ``dropout`` is that of
+    dtable is to be summed over all blocks, dk and dv over all blocks of queries. ``dropout`` is that of
     forward.
     """
     num_heads, head_size = q.shape[1:]
     grad_table = torch.zeros(table.shape, dtype=torch.float64, device=table.device)
     if not len(q) or not len(k):
-        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v), grad_table
+        grad_k.zero_()
+        grad_v.zero_()
+        return grad_table
     queries, keys_t, values_t = _scaled(q), k.permute(1, 2, 0).contiguous(), v.permute(1, 2, 0).contiguous()
     keys, grads = _by_head(k), _by_head(grad_out)
     lse_of, delta_of = lse.t().unsqueeze(2), delta.t().unsqueeze(2)  # [H, n, 1]
-    grad_q = torch.empty_like(q)
-    grad_k, grad_v = torch.zeros_like(keys), torch.zeros_like(keys)  # [H, m, d_h]
+    sum_k, sum_v = torch.zeros_like(keys), torch.zeros_like(keys)  # [H, m, d_h]
     for rows in _row_tiles(buckets, num_heads):
         weights = _scores(queries[:, rows], keys_t, buckets[rows], table).sub_(lse_of[:, rows]).exp_()  # [H, r, m]
         grad_weights = torch.bmm(grads[:, rows], values_t)
         if dropout:
             factors = dropout.factors(rows, dtype=weights.dtype)
-            grad_v.baddbmm_((weights * factors).transpose(1, 2), grads[:, rows])
+            sum_v.baddbmm_((weights * factors).transpose(1, 2), grads[:, rows])
             grad_weights.mul_(factors)
         else:
-            grad_v.baddbmm_(weights.transpose(1, 2), grads[:, rows])
+            sum_v.baddbmm_(weights.transpose(1, 2), grads[:, rows])
         grad_scores = grad_weights.sub_(delta_of[:, rows]).mul_(weights)
         grad_table += sum_by_bucket(grad_scores, buckets[rows], num_buckets=table.shape[1])
-        grad_q[rows] = torch.bmm(grad_scores, keys).div_(math.sqrt(head_size)).transpose(0, 1)
-        grad_k.baddbmm_(grad_scores.transpose(1, 2), queries[:, rows])
-    return grad_q, grad_k.transpose(0, 1), grad_v.transpose(0, 1), grad_table
+        grad_q[rows] += torch.bmm(grad_scores, keys).div_(math.sqrt(head_size)).transpose(0, 1)
+        sum_k.baddbmm_(grad_scores.transpose(1, 2), queries[:, rows])
+    grad_k.copy_(sum_k.transpose(0, 1))
+    grad_v.copy_(sum_v.transpose(0, 1))
+    return grad_table
 
 
 def sum_by_bucket(values: Tensor, buckets: Tensor, *, num_buckets: int) -> Tensor:

@@ -21,7 +21,7 @@ class AttentionKernel:
     """The two functions of ``workers.ops.attend_block``, in some form."""
 
     attend_block: Callable[..., tuple[Tensor, Tensor]]
-    attend_block_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
+    attend_block_backward: Callable[..., Tensor]
 
 
 PLAIN = AttentionKernel(plain.attend_block, plain.attend_block_backward)

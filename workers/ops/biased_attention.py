@@ -128,7 +128,7 @@ class _BiasedAttention(torch.autograd.Function):
             grad_block = torch.empty_like(block)
             for graph in range(layout.num_graphs):
                 rows, keys = layout.rows(layout.shard, graph), layout.rows(shard, graph)
-                dq, grad_block[keys, 0], grad_block[keys, 1], dtable = ctx.kernel.attend_block_backward(
+                dtable = ctx.kernel.attend_block_backward(
                     grad_out[rows],
                     q=q[rows],
                     k=block[keys, 0],
@@ -137,9 +137,11 @@ class _BiasedAttention(torch.autograd.Function):
                     table=table,
                     lse=lse[rows],
                     delta=delta[rows],
+                    grad_q=grad_q[rows],
+                    grad_k=grad_block[keys, 0],
+                    grad_v=grad_block[keys, 1],
                     dropout=ctx.masks(graph=graph, shard=shard),
                 )
-                grad_q[rows] += dq
                 grad_table.add_(dtable)
             return grad_block
 

@@ -83,16 +83,19 @@ class NativeAttention:
         table: Tensor,
         lse: Tensor,
         delta: Tensor,
+        grad_q: Tensor,
+        grad_k: Tensor,
+        grad_v: Tensor,
         dropout: PairDropout | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> Tensor:
         """See ``workers.ops.attend_block.attend_block_backward``."""
-        grad_q, grad_k, grad_v = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
+        assert all(_side_by_side(x) is x for x in (grad_q, grad_k, grad_v)), "written to in place"
         grad_table = torch.empty(table.shape, dtype=torch.float64)
         rows = {"q": q, "k": k, "v": v, "log_sum_exp": lse, "grad_out": grad_out, "delta": delta}
         rows |= {"grad_q": grad_q, "grad_k": grad_k, "grad_v": grad_v}
         others = {"grad_table": grad_table.data_ptr()}
         self._run("graphmill_attend_backward", rows, buckets=buckets, table=table, dropout=dropout, **others)
-        return grad_q, grad_k, grad_v, grad_table
+        return grad_table
 
     def _run(
         self,

@@ -99,8 +99,9 @@ def test_gradients_equal_those_of_autograd(rows: int, keys: int) -> None:
     expected = torch.autograd.grad(out, leaves.values(), grad_out)
     with torch.no_grad():
         delta = (grad_out * out).sum(dim=2)
-        gradients = attend_block_backward(grad_out, **values, lse=lse, delta=delta)
-    for name, ours, exact in zip(leaves, gradients, expected, strict=True):
+        gradients = {f"grad_{name}": torch.zeros_like(values[name]) for name in ("q", "k", "v")}
+        grad_table = attend_block_backward(grad_out, **values, lse=lse, delta=delta, **gradients)
+    for name, ours, exact in zip(leaves, (*gradients.values(), grad_table), expected, strict=True):
         torch.testing.assert_close(ours, exact, rtol=1e-11, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}")
 
 

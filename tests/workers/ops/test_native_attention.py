@@ -1,12 +1,12 @@
 """The compiled attention kernel in every form that this machine can run, against the textbook and the plain form."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -87,7 +87,10 @@ def compute(kernel: AttentionKernel, case: Case, dtype: torch.dtype) -> tuple[Te
     values, grad_out, dropout = case.values(dtype), case.grad_out(dtype), case.dropout()
     out, lse = kernel.attend_block(**values, dropout=dropout)
     delta = (grad_out * out).sum(dim=2)
-    return out, lse, *kernel.attend_block_backward(grad_out, **values, lse=lse, delta=delta, dropout=dropout)
+    gradients = {"grad_" + name: torch.full_like(values[name], float(name == "q")) for name in "qkv"}
+    dtable = kernel.attend_block_backward(grad_out, **values, lse=lse, delta=delta, dropout=dropout, **gradients)
+    gradients["grad_q"] -= 1  # it is added to
+    return out, lse, *gradients.values(), dtable
 
 
 def assert_near(ours: tuple[Tensor, ...], exact: tuple[Tensor, ...], *, tolerance: float) -> None:
@@ -98,9 +101,18 @@ def assert_near(ours: tuple[Tensor, ...], exact: tuple[Tensor, ...], *, toleranc
         )
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Such small cases only wait for a second one; tests that are about threads set their number themselves."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @each_form
 @each_dtype
-@settings(max_examples=25)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     case=st.builds(
         Case,
@@ -184,22 +196,13 @@ def test_merging_two_ranges_of_keys_equals_one(form: str, cut: int) -> None:
         torch.testing.assert_close(ours, exact, rtol=1e-12, atol=1e-12)
 
 
-@pytest.fixture
-def set_threads() -> Iterator[Callable[[int], None]]:
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 @each_form
 @each_dtype
-def test_any_number_of_threads_gives_the_same_bits(
-    form: str, dtype: torch.dtype, set_threads: Callable[[int], None]
-) -> None:
+def test_any_number_of_threads_gives_the_same_bits(form: str, dtype: torch.dtype) -> None:
     case = Case(rows=600, keys=600, heads=9, head_size=8, p=0.1)
     results = []
     for num_threads in (1, 2, 3, 7):
-        set_threads(num_threads)
+        torch.set_num_threads(num_threads)
         results.append(compute(native_kernel(form), case, dtype))
     for other in results[1:]:
         assert all(torch.equal(ours, first) for ours, first in zip(other, results[0], strict=True))
@@ -215,8 +218,9 @@ def test_a_bucket_past_the_table_is_an_error(form: str, num_buckets: int, dtype:
     lse = torch.zeros(case.rows, case.heads, dtype=dtype)
     with pytest.raises(IndexError, match=f"bucket {num_buckets} is past the end of a table of {num_buckets} buckets"):
         kernel.attend_block(**values)
+    gradients = {"grad_" + name: torch.zeros_like(values[name]) for name in "qkv"}
     with pytest.raises(IndexError, match="past the end"):
-        kernel.attend_block_backward(case.grad_out(dtype), **values, lse=lse, delta=lse)
+        kernel.attend_block_backward(case.grad_out(dtype), **values, lse=lse, delta=lse, **gradients)
     with pytest.raises((IndexError, RuntimeError)):  # as torch likes
         PLAIN.attend_block(**values)
 

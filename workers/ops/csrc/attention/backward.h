@@ -122,18 +122,14 @@ inline void pack_rows_back(const Call& call, const Unit& unit, const BackwardScr
     fill(at.grad_q, GROUP_HEADS * block_rows * at.length, T(0));
 }
 
-// Adds one block's dq to the caller's; the first unit of a group of heads writes it.
+// Adds one block's dq to the caller's.
 template <class T>
 inline void add_grad_q(const Call& call, const Unit& unit, const BackwardScratch<T>& at, int64_t first, int64_t rows) {
     for (int64_t i = 0; i < rows; ++i) {
         for (int64_t h = 0; h < unit.heads; ++h) {
             T* to = row_of<T>(call.grad_q, first + i, unit.first_head + h);
             const T* sums = at.grad_q + (h * BackwardScratch<T>::block_rows + i) * at.length;
-            if (unit.is_first) {
-                unpack_pair_sums<T, false>(to, sums, at.size, T(call.scale));
-            } else {
-                unpack_pair_sums<T, true>(to, sums, at.size, T(call.scale));
-            }
+            unpack_pair_sums<T, true>(to, sums, at.size, T(call.scale));
         }
     }
 }

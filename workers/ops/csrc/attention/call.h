@@ -50,7 +50,8 @@ struct Call {
 
     Rows grad_out;
     Rows delta;
-    Rows grad_q, grad_k, grad_v;
+    Rows grad_q;  // added to
+    Rows grad_k, grad_v;
     double* grad_table;  // [heads, num_buckets]
 };
 
