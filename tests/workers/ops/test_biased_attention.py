@@ -1,6 +1,7 @@
 """Attention over ragged micro-batches: each graph sees itself only, and no N x N float ever exists."""
 
 import math
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -77,6 +78,38 @@ def test_dropout_follows_the_nodes_not_the_batch(kernel: AttentionKernel | None)
     last = [x[4:][order] for x in (q, k, v)]
     alone = attend([*last, table], (buckets[2][order][:, order],), whole((3,)), dropout=moved, kernel=kernel)
     torch.testing.assert_close(alone, together[4:][order])
+
+
+class AllShards(LocalExchange):
+    """As a ring would bring them: the blocks of all shards, one after the other."""
+
+    def __init__(self, blocks: Sequence[Tensor]) -> None:
+        self.blocks = blocks
+
+    def visit(self, block: Tensor, *, layout: RowLayout, visitor: Callable[[int, Tensor], None]) -> None:
+        for shard, other in enumerate(self.blocks):
+            visitor(shard, other)
+
+
+@each_kernel
+def test_shards_drop_what_one_process_drops(kernel: AttentionKernel | None) -> None:
+    (q, k, v, table), (buckets,) = inputs(9)
+    dropout = dropping(9)
+    whole_out = attend([q, k, v, table], (buckets,), whole((9,)), dropout=dropout, kernel=kernel)
+    blocks = torch.stack((k, v), dim=1).split((4, 0, 5))
+    for shard, rows in enumerate((slice(0, 4), slice(4, 4), slice(4, 9))):
+        out = biased_attention(
+            q[rows],
+            k=k[rows],
+            v=v[rows],
+            table=table,
+            buckets=(buckets[rows],),
+            layout=RowLayout(sizes=((4,), (0,), (5,)), shard=shard),
+            exchange=AllShards(blocks),
+            dropout=dropout,
+            kernel=kernel,
+        )
+        torch.testing.assert_close(out, whole_out[rows])
 
 
 def test_a_graph_in_a_batch_gets_what_it_gets_alone() -> None:
