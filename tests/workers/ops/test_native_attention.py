@@ -1,8 +1,10 @@
 """The compiled attention kernel in every form that this machine can run, against the textbook and the plain form."""
 
+import ctypes
 import math
+import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -258,3 +260,31 @@ def test_the_mask_of_dropout_is_the_same_for_any_cut(form: str, rows: slice, col
     case, kernel = Case(rows=60, keys=75, p=0.5), native_kernel(form)
     whole = kept_weights(kernel, case, torch.float32)
     assert torch.equal(kept_weights(kernel, case, torch.float32, rows=rows, columns=columns), whole[rows][..., columns])
+
+
+def guarded(x: Tensor) -> Tensor:
+    """A copy of ``x`` that ends where a page begins that no one may touch."""
+    size = x.numel() * x.element_size()
+    end = (size // mmap.PAGESIZE + 1) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, end + mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    no_access = 0
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + end), mmap.PAGESIZE, no_access) == 0
+    return torch.frombuffer(memory, dtype=x.dtype, count=x.numel(), offset=end - size).view(x.shape).copy_(x)
+
+
+@each_form
+@each_dtype
+@pytest.mark.parametrize(
+    "case", [Case(7, 11), Case(63, 65, 17, 1, 255), Case(129, 257, 9, 33, 33), Case(64, 64, 8, 16)]
+)
+def test_nothing_past_the_end_of_a_tensor_is_touched(form: str, dtype: torch.dtype, case: Case) -> None:
+    kernel = native_kernel(form)
+    values = {name: guarded(x.contiguous()) for name, x in case.values(dtype).items()}
+    gradients = {f"grad_{name}": guarded(torch.zeros_like(values[name])) for name in ("q", "k", "v")}
+    mask = replace(case, p=0.3).dropout()
+    for dropout in (None, PairDropout(mask.p, guarded(mask.row_bits), guarded(mask.column_bits))):
+        out, lse = kernel.attend_block(**values, dropout=dropout)
+        lse = guarded(lse)
+        kernel.attend_block_backward(guarded(out), **values, lse=lse, delta=lse, dropout=dropout, **gradients)
+        assert out.isfinite().all()
