@@ -23,6 +23,7 @@ from workers.megagraph.train import build_optimizer
 from workers.models.graph_batch import GraphBatch
 from workers.models.registry import build_model
 from workers.models.units import GraphTransformer, kind_of
+from workers.ops.heads import AllHeads, Heads
 from workers.ops.row_layout import RowLayout, even_cut
 from workers.probe.memory import count_saved_bytes, measure_peak_bytes
 from workers.probe.ranks import Ranks, time_once_s
@@ -101,6 +102,8 @@ def fit_size(size: UnitSize, *, affordable_runs: float, repeats: int) -> tuple[U
 
 class StandInExchange:
     """Plays the other ranks of a ring (see ``workers.ops.biased_attention.Exchange``) without any of them."""
+
+    heads: Heads = AllHeads()
 
     def __init__(self, shards: Sequence[Tensor]) -> None:
         self._shards = shards  # keys and values per shard [rows, 2, H, d_h]; that of the own shard is not used
