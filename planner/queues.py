@@ -208,11 +208,10 @@ def estimate_sampled_memory(
 
 def _evaluation_bytes(shape: SampledShape) -> int:
     return memory.layerwise_evaluation_bytes(
+        model=shape.model,
         num_nodes=shape.num_nodes,
         largest_degree=shape.largest_degree,
-        num_layers=shape.num_layers,
-        width=max(shape.num_features, shape.hidden_size, shape.num_classes),
-        hidden_size=shape.hidden_size,
+        widths=(shape.num_features, *[shape.hidden_size] * (shape.num_layers - 1), shape.num_classes),
         element_bytes=ELEMENT_BYTES[shape.dtype],
     )
 

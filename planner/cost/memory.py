@@ -5,6 +5,9 @@ what is measured: curves of saved and peak bytes lie on or above their samples, 
 can (``Curve.bound_at``), and ``with_margin`` is added last.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from planner.fitting import UnitCurves, Work
 
 # Chosen: allocators round up and fragment, and glibc keeps up to 64 MiB that were freed (27 MiB seen on a small job). A
@@ -93,18 +96,41 @@ def sampled_graph_bytes(*, graph_bytes: int, num_nodes: int, num_train: int, num
 
 
 def layerwise_evaluation_bytes(
-    *, num_nodes: int, largest_degree: int, num_layers: int, width: int, hidden_size: int, element_bytes: int
+    *, model: str, num_nodes: int, largest_degree: int, widths: Sequence[int], element_bytes: int
 ) -> int:
-    """Exact evaluation of a sampled GNN, layer by layer over all nodes; ``width`` is the largest of any layer's ends.
+    """Exact evaluation of a sampled GNN, layer by layer over all nodes; ``widths`` are F, d, …, d, classes.
 
-    The terms are those that ``workers.mqgnn.evaluation`` promises: two hidden matrices of all nodes at most, one chunk
-    of rows (a node with all its neighbours is never divided), and its edges.
+    The terms are those that ``workers.mqgnn.evaluation`` promises: two hidden matrices of all nodes at most, and the
+    dearest layer's chunk, its rows and its edges.
     """
-    hidden = min(num_layers - 1, 2) * num_nodes * hidden_size * element_bytes
-    row_bytes = width * element_bytes
-    rows = min(num_nodes, max(EVALUATION_CHUNK_BYTES // row_bytes, largest_degree + 1))
-    edges = max(EVALUATION_CHUNK_BYTES, _EDGE_BYTES * (largest_degree + 1))
-    return hidden + _CHUNK_MATRICES * rows * row_bytes + edges
+    layers = list(pairwise(widths))
+    hidden = min(len(layers) - 1, 2) * num_nodes * max(widths[1:-1], default=0) * element_bytes
+    return hidden + max(
+        _chunk_bytes(
+            model,
+            width_in=width_in,
+            width_out=width_out,
+            num_nodes=num_nodes,
+            largest_degree=largest_degree,
+            element_bytes=element_bytes,
+        )
+        for width_in, width_out in layers
+    )
+
+
+def _chunk_bytes(
+    model: str, *, width_in: int, width_out: int, num_nodes: int, largest_degree: int, element_bytes: int
+) -> int:
+    """Rows and edges of one chunk of a layer: nodes and their edges are at most ``visits``, a single node's always.
+
+    GraphSAGE holds inputs and sums, then three outputs. GCN takes sum and product in the cheaper order, so all of its
+    matrices may be as wide as the wider end.
+    """
+    row_bytes = max(width_in, width_out) * element_bytes
+    dearest = _EDGE_BYTES if num_nodes * row_bytes <= EVALUATION_CHUNK_BYTES else max(row_bytes, _EDGE_BYTES)
+    visits = max(EVALUATION_CHUNK_BYTES // dearest, largest_degree + 1)
+    wide = 2 * width_in + 3 * width_out if model == "graphsage" else _CHUNK_MATRICES * max(width_in, width_out)
+    return min(num_nodes, visits) * wide * element_bytes + visits * _EDGE_BYTES
 
 
 def with_margin(num_bytes: float) -> int:

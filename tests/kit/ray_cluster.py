@@ -140,7 +140,7 @@ def live_cluster(home: Path, **settings: Any) -> Iterator[LiveCluster]:
     """An embedded cluster with its home in ``home``, ended at the end whatever happens."""
     chosen = Settings(home=home, **settings)
     try:
-        with _tests_importable():
+        with importable_tests():
             info = start_cluster(chosen)
         client = RayCluster(info.dashboard_url, token=info.token())
         cluster = LiveCluster(chosen, info, client, open_store(chosen.database_url, durable=False))
@@ -152,7 +152,7 @@ def live_cluster(home: Path, **settings: Any) -> Iterator[LiveCluster]:
 
 
 @contextmanager
-def _tests_importable() -> Iterator[None]:
+def importable_tests() -> Iterator[None]:
     """Let drivers of tests be modules of tests; the cluster inherits this."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))

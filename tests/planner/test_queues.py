@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner import queues
+from planner.cost import memory
 from planner.errors import ProfileMismatchError
 from planner.queues import QueueCandidate
 from tests.planner.made_up import MIB, sampled_profile, sampled_shape
@@ -115,8 +116,8 @@ def memory_of(candidate, *, shape, profile, bounds=(), rates=None) -> queues.Sam
 # 1,000 nodes: evaluation is small beside a step. Pages, tables of sampler and evaluation, six arrays of training nodes.
 SMALL = {"num_nodes": 1000, "num_edges": 2000, "num_train": 512, "graph_bytes": 5_000_000, "hidden_size": 16}
 SMALL_GRAPH = 5_000_000 + 16 * 1000 + 48 * 512
-# One hidden matrix; the widest rows are those of the features and all fit into a chunk; a chunk of edges.
-SMALL_EVALUATION = 1 * 1000 * 16 * 4 + 5 * 1000 * 400 + 16 * MIB
+# One hidden matrix; of the first layer, whose rows all fit into a chunk, inputs and sums and three outputs; its edges.
+SMALL_EVALUATION = 1 * 1000 * 16 * 4 + 1000 * (2 * 100 + 3 * 16) * 4 + 16 * MIB // 48 * 48
 
 
 def test_memory_adds_up_by_hand():
@@ -140,6 +141,15 @@ def test_evaluation_of_a_large_graph_can_be_the_highest_point():
     evaluation = 2 * 512_000_000 + 5 * 512_000_000 + 48 * 1_000_000
     needed = memory_of(SERIAL, shape=shape, profile=profile).model_bytes
     assert needed == pytest.approx(1.1 * (state + graph + in_hand + evaluation) + 32 * MIB, abs=2)
+
+
+def test_wide_features_make_no_wide_outputs_and_few_edges_in_a_chunk():
+    sizes = {"num_nodes": 20_000, "largest_degree": 100, "element_bytes": 4}
+    visits = 16 * MIB // 4000  # nodes and edges of a chunk whose rows are as wide as the features
+    sage = memory.layerwise_evaluation_bytes(model="graphsage", widths=(1000, 10, 10), **sizes)
+    hidden, edges = 20_000 * 10 * 4, 48 * visits
+    assert sage == hidden + visits * (2 * 1000 + 3 * 10) * 4 + edges
+    assert memory.layerwise_evaluation_bytes(model="gcn", widths=(1000, 10, 10), **sizes) > 2 * sage
 
 
 def test_overlapped_stages_go_on_holding_what_they_have_during_an_evaluation():

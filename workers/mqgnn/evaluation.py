@@ -5,15 +5,16 @@ Layer by layer the cost is one pass over the edges per layer, where per-node nei
 hidden rows go straight into one matrix of all nodes, whose runs the replicas exchange, and logits are counted and
 dropped. The result is that of ``model(x, edge_index)`` on the whole graph: what a user of the exported model will see.
 
-Alive at most, beside the pages of the memory-mapped graph (N nodes, largest in-degree D, L layers, H hidden size, W the
-larger width of a layer's input and output, b bytes per number, C = ``CHUNK_BYTES``):
+Alive at most, beside the pages of the memory-mapped graph (N nodes, largest in-degree D, L layers, H hidden size, I and
+O the widths of a layer's input and output, W the larger of them, b bytes per number, C = ``CHUNK_BYTES``; V, the nodes
+and edges of a chunk, is at most max(C / max(W·b, 48), D + 1), or max(C / 48, D + 1) where all rows fit into C):
 
-    min(L − 1, 2) · N · H · b                  the hidden matrices of all nodes, of the layer before and of this one
-    5 · min(N, max(C / (W·b), D + 1)) · W · b  a chunk: inputs, what is summed, products, outputs; a single node is
-                                               always one, so the chunk of a hub may be larger than C
-    max(C, 48 · (D + 1))                       the edges of the chunk while they are sampled and summed
-    12 · N                                     work before each node (int64), the sampler's table (int32); as long as
-                                               the ``Evaluator`` lives
+    min(L − 1, 2) · N · H · b         the hidden matrices of all nodes, of the layer before and of this one
+    min(N, V) · (2 I + 3 O) · b       a chunk of GraphSAGE: inputs and sums, then outputs; 5 W in place of the bracket
+                                      for others. A single node is always one chunk, so that of a hub may exceed C
+    48 · V                            the edges of the chunk while they are sampled and summed
+    12 · N                            work before each node (int64), the sampler's table (int32); as long as the
+                                      ``Evaluator`` lives
 
 Where N·H is too large, evaluating on part of the nodes would have to come.
 """

@@ -84,20 +84,20 @@ def star_graph(num_nodes: int) -> Graph:
     )
 
 
+@pytest.mark.parametrize("name", ["graphsage", "gcn"])
 @pytest.mark.parametrize(("hidden_size", "num_layers"), [(256, 3), (512, 2)])
-def test_the_planner_knows_what_an_evaluation_holds(hidden_size, num_layers):
+def test_the_planner_knows_what_an_evaluation_holds(hidden_size, num_layers, name):
     graph = star_graph(40_000)
-    spec = SampledGNNSpec(name="graphsage", hidden_size=hidden_size, fanouts=(5,) * num_layers)
+    spec = SampledGNNSpec(name=name, hidden_size=hidden_size, fanouts=(5,) * num_layers)
     model = build_model(spec, num_features=16, num_classes=2)
     evaluator = Evaluator(graph, axis=Axis(), device=CPU, dtype=torch.float32)
     Evaluator(star_graph(8), axis=Axis(), device=CPU, dtype=torch.float32).count(model)
     peak = measure_peak_bytes(lambda: evaluator.count(model), device=CPU)
     promised = layerwise_evaluation_bytes(
+        model=name,
         num_nodes=graph.num_nodes,
         largest_degree=graph.num_nodes - 1,
-        num_layers=num_layers,
-        width=hidden_size,
-        hidden_size=hidden_size,
+        widths=(16, *[hidden_size] * (num_layers - 1), 2),
         element_bytes=4,
     )
     assert 0.3 * promised < peak <= promised
