@@ -20,7 +20,7 @@ from workers.data.readers.own import own_key, read_own
 from workers.data.readers.pyg import read_pyg
 from workers.data.readers.sbm import read_sbm, read_sbm_graphs
 from workers.data.readers.wordnet3 import read_wordnet3
-from workers.data.sources import SOURCES, find_source, has_split, in_raw_cache, raw_cache
+from workers.data.sources import SOURCES, find_source, has_split, in_raw_cache, raw_cache, raw_version
 from workers.data.store import open_or_prepare, read_meta
 from workers.errors import DatasetInvalidError, DatasetNotFoundError
 from workers.spec import NAMED_DATASETS, DatasetSpec
@@ -63,6 +63,7 @@ def load_dataset(spec: DatasetSpec, *, paths: DataPaths) -> GraphDataset:
         key=_key(spec.name, split=spec.split, paths=paths),
         build=_reader(spec.name, split=spec.split, paths=paths),
         lock=spec.name,
+        raw_version=raw_version(SOURCES[spec.name], paths=paths) if spec.name in SOURCES else "",
     )
 
 

@@ -143,6 +143,18 @@ def has_split(source: Source, *, paths: DataPaths) -> bool:
     return (place / "split" / source.split_file).is_file()
 
 
+def raw_version(source: Source, *, paths: DataPaths) -> str:
+    """The sizes of the raw files and the split below the root, in one word; empty where the root has none of them."""
+    place = find_source(source, paths=paths)
+    if place is None:
+        return ""
+    files = [place / "raw" / file for file in source.raw_files]
+    split = place / "split" / source.split_file
+    if source.split_file and split.is_file():
+        files.append(split)
+    return "-".join(str(file.stat().st_size) for file in files)
+
+
 def in_raw_cache(source: Source, *, paths: DataPaths) -> bool:
     """Whether an earlier copy or download is complete."""
     return _has_raw(source, raw_cache(source, paths=paths))

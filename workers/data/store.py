@@ -5,7 +5,8 @@
 
 All graphs of a set lie one after the other in the same arrays, so one graph and ten thousand are the same few files. A
 set is written to a folder of its own and renamed when complete: nobody ever sees half of one. Two ranks that come at
-once meet at the lock: one prepares, the other opens what it made. A set of an older ``FORMAT`` is made again.
+once meet at the lock: one prepares, the other opens what it made. A set of an older ``FORMAT`` is made again, and so is
+one whose raw files have changed.
 """
 
 import contextlib
@@ -28,9 +29,13 @@ FORMAT = 1
 
 
 class StoredMeta(Frozen):
-    """meta.json: what a data set is, without its arrays. ``format`` comes first and is read before the rest."""
+    """meta.json: what a data set is, without its arrays. ``format`` comes first and is read before the rest.
+
+    ``raw_version`` is that of the raw files that it was made of; empty where they were not told.
+    """
 
     format: int
+    raw_version: str = ""
     name: str
     fingerprint: str
     num_graphs: int
@@ -45,21 +50,22 @@ class StoredMeta(Frozen):
 
 
 def open_or_prepare(
-    cache: Path, *, key: str, build: Callable[[], GraphDataset], lock: str | None = None
+    cache: Path, *, key: str, build: Callable[[], GraphDataset], lock: str | None = None, raw_version: str = ""
 ) -> GraphDataset:
     """The set under ``key``; ``build`` is called only where there is none, and by one process at a time.
 
-    Keys that build from the same raw files share a ``lock``. What ``build`` raises comes through and leaves nothing.
+    A set that was made of raw files of another version than ``raw_version`` counts as none; empty takes any. Keys that
+    build from the same raw files share a ``lock``. What ``build`` raises comes through and leaves nothing.
     """
     folder = cache / "prepared" / key
-    dataset = _open(folder)
+    dataset = _open(folder, raw_version)
     if dataset is not None:
         return dataset
     with exclusive(cache / "locks" / f"{lock or key}.lock"):
-        dataset = _open(folder)  # another process may have been first
+        dataset = _open(folder, raw_version)  # another process may have been first
         if dataset is None:
-            _write(build(), folder)
-            dataset = _open(folder)
+            _write(build(), folder, raw_version)
+            dataset = _open(folder, raw_version)
     assert dataset is not None, f"{folder} was just written"
     return dataset
 
@@ -91,9 +97,9 @@ def _read_meta(folder: Path) -> StoredMeta | None:
     return StoredMeta.model_validate_json(text)
 
 
-def _open(folder: Path) -> GraphDataset | None:
+def _open(folder: Path, raw_version: str) -> GraphDataset | None:
     meta = _read_meta(folder)
-    if meta is None:
+    if meta is None or (raw_version and meta.raw_version != raw_version):
         return None
     y, split, indptr, indices = (_map(folder, name) for name in ("y", "split", "indptr", "indices"))
     nodes, edges = _map(folder, "node_offsets"), _map(folder, "edge_offsets")
@@ -138,7 +144,7 @@ def _map(folder: Path, name: str) -> np.ndarray:
     return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False))
 
 
-def _write(dataset: GraphDataset, folder: Path) -> None:
+def _write(dataset: GraphDataset, folder: Path, raw_version: str) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed while it held the lock
     partial.mkdir(parents=True)
@@ -149,9 +155,9 @@ def _write(dataset: GraphDataset, folder: Path) -> None:
                 np.save(file, array, allow_pickle=False)
                 _to_disk(file)
         with (partial / "meta.json").open("w") as file:
-            file.write(_meta_of(dataset, features).model_dump_json(indent=2))
+            file.write(_meta_of(dataset, features, raw_version).model_dump_json(indent=2))
             _to_disk(file)
-        shutil.rmtree(folder, ignore_errors=True)  # an older format; processes that mapped it keep their pages
+        shutil.rmtree(folder, ignore_errors=True)  # an older one; processes that mapped it keep their pages
         partial.rename(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -176,9 +182,10 @@ def _arrays(dataset: GraphDataset, features: DenseFeatures | SparseFeatures) -> 
     }
 
 
-def _meta_of(dataset: GraphDataset, features: DenseFeatures | SparseFeatures) -> StoredMeta:
+def _meta_of(dataset: GraphDataset, features: DenseFeatures | SparseFeatures, raw_version: str) -> StoredMeta:
     return StoredMeta(
         format=FORMAT,
+        raw_version=raw_version,
         name=dataset.name,
         fingerprint=dataset.fingerprint,
         num_graphs=len(dataset.graphs),

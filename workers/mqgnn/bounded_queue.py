@@ -9,7 +9,6 @@ polls: waits end at the moment something changes.
 """
 
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
@@ -32,16 +31,10 @@ class QueueAbortedError(RuntimeError):
 
 @dataclass(frozen=True)
 class QueueCounters:
-    """What a queue has seen. Waits count the calls that found no room (put) or no item (get), and their seconds."""
+    """What a queue holds now (items), and the most bytes that it ever held."""
 
     depth: int
-    queued_bytes: int
-    high_water_items: int
     high_water_bytes: int
-    put_waits: int
-    put_wait_s: float
-    get_waits: int
-    get_wait_s: float
 
 
 class BoundedQueue(Generic[T]):
@@ -56,23 +49,16 @@ class BoundedQueue(Generic[T]):
         self._get_allowed = threading.Condition(self._lock)
         self._closed = self._aborted = False
         self._next_put = self._next_get = 0
-        self._queued_bytes = self._high_water_items = self._high_water_bytes = 0
-        self._put_waits = self._get_waits = 0
-        self._put_wait_s = self._get_wait_s = 0.0
+        self._queued_bytes = self._high_water_bytes = 0
 
     def put(self, item: T, *, nbytes: int, ticket: int) -> None:
         """Append ``item`` once all lower tickets are in and it fits. Raises ``QueueAbortedError``."""
         with self._lock:
-            if not self._may_put(ticket, nbytes):
-                started = time.perf_counter()
-                self._put_allowed.wait_for(lambda: self._may_put(ticket, nbytes))
-                self._put_waits += 1
-                self._put_wait_s += time.perf_counter() - started
+            self._put_allowed.wait_for(lambda: self._may_put(ticket, nbytes))
             self._check_alive()
             self._entries.append((item, nbytes))
             self._next_put += 1
             self._queued_bytes += nbytes
-            self._high_water_items = max(self._high_water_items, len(self._entries))
             self._high_water_bytes = max(self._high_water_bytes, self._queued_bytes)
             self._get_allowed.notify()
             self._put_allowed.notify_all()  # the holder of the next ticket may wait among others
@@ -83,13 +69,8 @@ class BoundedQueue(Generic[T]):
         Raises ``QueueAbortedError``, and ``TimeoutError`` when nothing came for ``timeout_s`` seconds.
         """
         with self._lock:
-            if not self._may_get():
-                started = time.perf_counter()
-                came = self._get_allowed.wait_for(self._may_get, timeout_s)
-                self._get_waits += 1
-                self._get_wait_s += time.perf_counter() - started
-                if not came:
-                    raise TimeoutError
+            if not self._get_allowed.wait_for(self._may_get, timeout_s):
+                raise TimeoutError
             self._check_alive()
             if not self._entries:
                 return None
@@ -117,16 +98,7 @@ class BoundedQueue(Generic[T]):
     def counters(self) -> QueueCounters:
         """A consistent picture of this moment."""
         with self._lock:
-            return QueueCounters(
-                depth=len(self._entries),
-                queued_bytes=self._queued_bytes,
-                high_water_items=self._high_water_items,
-                high_water_bytes=self._high_water_bytes,
-                put_waits=self._put_waits,
-                put_wait_s=self._put_wait_s,
-                get_waits=self._get_waits,
-                get_wait_s=self._get_wait_s,
-            )
+            return QueueCounters(depth=len(self._entries), high_water_bytes=self._high_water_bytes)
 
     def _may_put(self, ticket: int, nbytes: int) -> bool:
         fits = not self._entries or (

@@ -2,7 +2,8 @@
 
 So a draw for (seed, epoch, batch, node) is the same on every thread, worker and replica, and after a resume. The mixing
 function is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014); a stream adds multiples of its odd constant
-to the key (a Weyl sequence). The numba and the numpy forms give the same bits.
+to the key (a Weyl sequence). The numba and the numpy forms give the same bits. ``workers.ops.counter_dropout`` has the
+tensor form (signed integers, wrapping shifts): ops know no numba, and this module no torch.
 """
 
 from enum import IntEnum

@@ -10,7 +10,7 @@ from torch_geometric.datasets import Amazon
 
 from workers.data.datasets import load_dataset
 from workers.data.paths import DataPaths
-from workers.data.sources import SOURCES, find_source
+from workers.data.sources import SOURCES, find_source, raw_version
 from workers.data.splits import SPLIT_NOTE
 from workers.errors import DatasetInvalidError, DatasetNotFoundError
 from workers.spec import NAMED_DATASETS, DatasetSpec
@@ -143,3 +143,15 @@ def test_files_downloaded_before_serve_without_root_and_network(photo_root, tmp_
     shutil.copytree(photo_root / "amazon" / "Photo" / "raw", cache / "raw" / "amazon" / "Photo" / "raw")
     dataset = load_dataset(DatasetSpec(name="Photo"), paths=DataPaths(root=None, cache=cache))
     assert dataset.num_nodes == 7650
+
+
+def test_a_raw_file_of_another_size_is_another_version(tmp_path):
+    source, paths = SOURCES["Cora"], DataPaths(root=tmp_path, cache=tmp_path / "cache")
+    assert raw_version(source, paths=paths) == ""
+    raw = tmp_path / source.wanted
+    raw.mkdir(parents=True)
+    for file in source.raw_files:
+        (raw / file).write_bytes(b"12")
+    before = raw_version(source, paths=paths)
+    (raw / source.raw_files[0]).write_bytes(b"123")
+    assert before != raw_version(source, paths=paths) != ""

@@ -182,3 +182,10 @@ def test_a_process_killed_while_preparing_does_not_block_the_next(tmp_path):
     assert victim.exitcode == -signal.SIGKILL
     assert open_or_prepare(tmp_path, key="rings", build=lambda: rings(5)).num_nodes == 5
     assert entries(tmp_path) == ["rings"]
+
+
+def test_a_set_of_changed_raw_files_is_made_again_and_without_the_files_the_last_one_serves(tmp_path):
+    open_or_prepare(tmp_path, key="rings", build=lambda: rings(5), raw_version="10-20")
+    assert open_or_prepare(tmp_path, key="rings", build=never, raw_version="10-20").num_nodes == 5
+    assert open_or_prepare(tmp_path, key="rings", build=lambda: rings(7), raw_version="10-21").num_nodes == 7
+    assert open_or_prepare(tmp_path, key="rings", build=never).num_nodes == 7
