@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from api.cli_words import STATE_STYLES, open_console
+from api.cli_words import STATE_STYLES, format_score, open_console
 from api.client import GraphmillClient
 from api.following import FollowedEvent
 from service.spec import JobState
 
-_SHOWN_VALUES = (("loss", "loss {:.4f}"), ("val_accuracy", "val {:.1%}"), ("items_per_s", "{:,.0f}/s"))
+_SHOWN_VALUES = (("loss", "loss {:.4f}"), ("items_per_s", "{:,.0f}/s"))
 
 
 def follow_with_progress(client: GraphmillClient, job_id: str, *, as_json: bool) -> JobState:
@@ -86,6 +86,9 @@ class _Story:
 
     def _move_bar(self, data: dict[str, Any]) -> None:
         facts = [words.format(data[name]) for name, words in _SHOWN_VALUES if isinstance(data.get(name), int | float)]
+        facts[1:1] = [
+            f"{name.replace('_', ' ')} {format_score(name, data[name])}" for name in data if name.startswith("val_")
+        ]
         epoch, step, total = data.get("epoch"), data.get("step"), data.get("total_steps")
         place = f"epoch {epoch} step {step}/{total}" if total else ""
         self._progress.update(self._bar, completed=step, total=total, facts="  ".join([place, *facts]))

@@ -16,6 +16,7 @@ from api.cli_words import (
     format_age,
     format_bytes,
     format_duration,
+    format_score,
     format_seconds,
     open_console,
     state_text,
@@ -30,8 +31,6 @@ from service.states import TERMINAL
 _WHOLE = frozenset({"job", "state", "when", "age", "ran", "size"})  # columns that are never broken
 _CUT = frozenset({"what", "where"})  # columns that give way on a narrow terminal
 _RESULT_WORDS = {
-    "test_accuracy": "{:.2%}",
-    "val_accuracy": "{:.2%}",
     "best_epoch": "{:.0f}",
     "items_per_s": "{:,.0f} (nodes or seeds)",
     "checkpoint": "{}",
@@ -182,8 +181,8 @@ def _remark(job: JobView) -> str:
         return place + job.waiting.reason
     if job.state not in TERMINAL and job.cancel_requested_at is not None:
         return "cancelling"
-    accuracy = (job.result or {}).get("test_accuracy")
-    return f"test accuracy {accuracy:.2%}" if isinstance(accuracy, float) else ""
+    scores = ((name, value) for name, value in (job.result or {}).items() if name.startswith("test_"))
+    return ", ".join(f"{name.replace('_', ' ')} {format_score(name, value)}" for name, value in scores)
 
 
 def _show_plan(console: Console, plan: PlanView | None) -> None:
@@ -209,6 +208,8 @@ def _show_result(console: Console, job: JobView) -> None:
         return
     console.print()
     console.print("Result", style="bold")
+    for name in (name for name in job.result if name.startswith(("test_", "val_"))):
+        _tell(console, name.replace("_", " "), format_score(name, job.result[name]))
     for name, words in _RESULT_WORDS.items():
         if (value := job.result.get(name)) is not None:
             _tell(console, name.replace("_", " "), words.format(value))

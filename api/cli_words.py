@@ -46,6 +46,11 @@ def format_bytes(number: int | None) -> str:
     raise AssertionError("the loop ends with the largest unit")
 
 
+def format_score(name: str, value: float) -> str:
+    """``81.20%``, or ``0.1234`` for an error, which has the unit of the labels."""
+    return f"{value:.4g}" if name.endswith(("_mae", "_rmse")) else f"{value:.2%}"
+
+
 def format_seconds(seconds: float | None) -> str:
     """``12.3 ms`` or ``1.25 s``."""
     if seconds is None:

@@ -24,8 +24,7 @@ def build_result(
     checkpoints = committed_checkpoints(job)
     predicted = plan.predicted
     return {
-        "test_accuracy": last.get("test_accuracy"),
-        "val_accuracy": last.get("val_accuracy"),
+        **{name: value for name, value in last.items() if name.startswith(("test_", "val_"))},
         "best_epoch": _whole(last.get("best_epoch")),
         "items_per_s": _throughput(points),
         "step_time_s": measured.step_time_s,

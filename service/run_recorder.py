@@ -19,7 +19,8 @@ from service.store.job_store import JobStore
 from service.store.records import MetricPoint, Reason
 
 _log = logging.getLogger(__name__)
-_SHOWN = ("loss", "val_accuracy", "test_accuracy", "items_per_s")
+_SHOWN = ("loss", "items_per_s")
+_SCORES = ("val_", "test_")  # and a metric's name: workers.training.metrics
 _MOST_KEPT = 100_000  # points; a database that is away for longer loses the oldest
 
 
@@ -123,12 +124,16 @@ def _points(report: Mapping[str, Any], at: datetime) -> list[MetricPoint]:
 
 
 def _progress(before: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Where the run is, as rank 0 says (its throughput is that of all); accuracies stay until the next evaluation."""
+    """Where the run is, as rank 0 says (its throughput is that of all); scores stay until the next evaluation."""
     first = reports[0]
-    values = {name: first["values"][name] for name in _SHOWN if name in first["values"]}
+    values = {name: value for name, value in first["values"].items() if _is_shown(name)}
     return {**before, **{name: first[name] for name in ("step", "total_steps", "epoch")}, **values}
 
 
 def _in_words(progress: Mapping[str, Any]) -> str:
-    values = ", ".join(f"{name} {progress[name]:.4g}" for name in _SHOWN if name in progress)
+    values = ", ".join(f"{name} {value:.4g}" for name, value in progress.items() if _is_shown(name))
     return f"epoch {progress['epoch']}, step {progress['step']} of {progress['total_steps']}: {values}"
+
+
+def _is_shown(name: str) -> bool:
+    return name in _SHOWN or name.startswith(_SCORES)

@@ -15,6 +15,12 @@ class DatasetInvalidError(GraphmillError):
     code = "dataset_invalid"
 
 
+class ObjectiveInvalidError(GraphmillError):
+    """The loss, the metric or the class weights do not fit the labels of the data set; the message says which do."""
+
+    code = "objective_invalid"
+
+
 class CheckpointInvalidError(GraphmillError):
     """A checkpoint is missing, incomplete or belongs to another job."""
 

@@ -3,7 +3,7 @@
 The models' own specs are in ``workers.model_specs``; this module hands them on.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -54,10 +54,33 @@ class DatasetSpec(Frozen):
         return self
 
 
+LossName = Literal["cross_entropy", "binary_cross_entropy", "l1", "mse", "huber"]
+MetricName = Literal["accuracy", "macro_f1", "roc_auc", "average_precision", "mae", "rmse"]
+
+
+class ScheduleSpec(Frozen):
+    """How the learning rate moves: it rises linearly for ``warmup_epochs``, then does what ``name`` says."""
+
+    name: Literal["constant", "cosine", "plateau"] = "constant"
+    warmup_epochs: int = Field(default=0, ge=0, le=1_000_000)
+    patience: int = Field(default=10, ge=1, description="plateau: evaluations without a better score before a cut")
+    factor: float = Field(default=0.5, gt=0, lt=1, description="plateau: what a cut multiplies the rate by")
+
+
 class TrainingSpec(Frozen):
-    """Optimisation. ``batch_size`` is graphs (megagraph, ignored on one graph) or seeds (mqgnn) per step, all ranks."""
+    """Optimisation. ``batch_size`` is graphs (megagraph, ignored on one graph) or seeds (mqgnn) per step, all ranks.
+
+    ``loss`` and ``metric`` left out are those of the data set (``workers.training.objective``).
+    """
 
     epochs: int = Field(default=50, ge=1, le=1_000_000)
+    loss: LossName | None = None
+    metric: MetricName | None = None
+    class_weights: Literal["balanced"] | tuple[Annotated[float, Field(ge=0)], ...] | None = None
+    optimizer: Literal["adam", "adamw"] = "adam"
+    schedule: ScheduleSpec = ScheduleSpec()
+    clip_norm: float | None = Field(default=None, gt=0, description="largest norm of all gradients together")
+    early_stopping: int | None = Field(default=None, ge=1, description="evaluations without a better score")
     learning_rate: float = Field(default=0.01, gt=0, le=10)
     weight_decay: float = Field(default=5e-4, ge=0, le=10)
     batch_size: int = Field(default=512, ge=1, le=10_000_000)
@@ -65,6 +88,14 @@ class TrainingSpec(Frozen):
     eval_every_epochs: int = Field(default=5, ge=1)
     checkpoint_every_epochs: int = Field(default=10, ge=1)
     dtype: Literal["float32", "float64"] = "float32"
+
+    @model_validator(mode="after")
+    def _warm_up_ends(self) -> "TrainingSpec":
+        if self.schedule.warmup_epochs >= self.epochs:
+            raise ValueError(
+                f"schedule.warmup_epochs {self.schedule.warmup_epochs} must be less than epochs {self.epochs}"
+            )
+        return self
 
 
 class TrainSpec(Frozen):

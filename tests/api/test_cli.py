@@ -166,7 +166,7 @@ def test_without_a_terminal_progress_is_a_line_for_each_epoch(api: LiveApi, tmp_
         pool.submit(end_when_followed)
         result = graphmill("submit", spec_file(tmp_path), "--key", "k", "--follow")  # the same key attaches again
     assert result.exit_code == ExitCode.DONE
-    assert "epoch 3 step 30/100  loss 0.5000  val 75.0%" in result.stdout
+    assert "epoch 3 step 30/100  loss 0.5000  val accuracy 75.00%" in result.stdout
 
 
 def test_jobs_are_a_table_or_json(api: LiveApi) -> None:

@@ -19,6 +19,7 @@ from planner.schedule import (
     zero_bubble_actions,
 )
 from tests.distributed.edge_model import EdgeSpec, EdgeTransformer
+from tests.kit.objectives import CROSS_ENTROPY
 from workers.data.graph import GraphDataset
 from workers.data.partition import NATURAL, NodeCuts
 from workers.megagraph.batches import ShardedBatches
@@ -249,7 +250,13 @@ def _run(rank: int, case: Case, *, model: GraphTransformer) -> Outcome:
     for step, share in enumerate(shares, 1):
         losses.append(
             run_step(
-                parallel, optimizer=optimizer, share=share, actions=plan.actions[rank], step=step, draw=draw_of(9, step)
+                parallel,
+                optimizer=optimizer,
+                loss=CROSS_ENTROPY,
+                share=share,
+                actions=plan.actions[rank],
+                step=step,
+                draw=draw_of(9, step),
             )
         )
         gradients = gradients or {name: parameter.grad.clone() for name, parameter in own.items()}

@@ -13,12 +13,12 @@ from tests.distributed.equality import Case, plan_of, run_parallel, spread
 from tests.distributed.odd_graphs import build_graph, build_set
 from tests.distributed.runs import MODEL, RunOutcome, run_train
 from tests.kit.gloo_pool import GlooPool, RanksFailedError
+from tests.kit.objectives import classify
 from workers.data.datasets import load_dataset
 from workers.data.paths import DataPaths
 from workers.errors import TrainingDivergedError
-from workers.megagraph.training_step import count_global
-from workers.spec import DatasetSpec
-from workers.training.evaluation import accuracies
+from workers.megagraph.training_step import evaluate_global
+from workers.spec import DatasetSpec, ScheduleSpec
 from workers.training.export import load_exported
 from workers.training.folder import Folder
 
@@ -89,6 +89,28 @@ def test_a_run_resumed_from_its_checkpoint_equals_one_that_never_stopped(
     check_same_curves(resumed, karate, after_step=3)
 
 
+def test_a_run_that_gets_no_better_ends_early_on_all_ranks_and_stays_ended(pool: GlooPool, tmp_path: Path) -> None:
+    job = partial(run_train, cp=2, epochs=50, eval_every_epochs=1, early_stopping=2, learning_rate=1e-9)
+    for outcome in pool.run(job, tmp_path / "job"):
+        assert outcome.reports[-1].step == 3  # the first score is the best; two that are no better follow
+        assert outcome.result["done"] == outcome.result["best_epoch"] == 1
+    again = pool.run(job, tmp_path / "job")[0]
+    assert [report.step for report in again.reports] == [3]
+
+
+def test_a_resumed_run_keeps_its_place_in_the_schedule(pool: GlooPool, tmp_path: Path) -> None:
+    job = partial(run_train, **EPOCHS, schedule=ScheduleSpec(name="cosine", warmup_epochs=2), clip_norm=0.1)
+    expected = pool.run(job, tmp_path / "whole", world_size=1)[0]
+    rates = [rate for _, rate in expected.series("learning_rate")]
+    assert rates[:2] == [0.005, 0.01]
+    assert rates[2:] == sorted(rates[2:], reverse=True)
+    with pytest.raises(RanksFailedError, match="planted after step 4"):
+        pool.run(partial(job, stop_after_step=4), tmp_path / "broken", world_size=1)
+    resumed = pool.run(job, tmp_path / "broken", world_size=1)[0]
+    check_same_curves(resumed, expected, after_step=3)
+    assert resumed.series("learning_rate") == expected.series("learning_rate")[3:]
+
+
 def test_a_run_may_resume_on_another_number_of_ranks(pool: GlooPool, karate: RunOutcome, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with pytest.raises(RanksFailedError, match="planted after step 5"):
@@ -123,16 +145,16 @@ def test_the_export_scores_in_one_process_what_the_ranks_reported(pool: GlooPool
     folder = tmp_path / "job"
     result = pool.run(partial(run_train, cp=2, **(EPOCHS | {"dtype": "float32"})), folder)[0].result
     model = load_exported(Folder(folder / "export"))
-    scores = accuracies(count_alone(model, cache=tmp_path / "cache"))
+    scores = score_alone(model, cache=tmp_path / "cache")
     assert scores["test_accuracy"] == result["test_accuracy"]
     assert scores["val_accuracy"] == result["val_accuracy"]
 
 
-def count_alone(model: torch.nn.Module, *, cache: Path) -> torch.Tensor:
+def score_alone(model: torch.nn.Module, *, cache: Path) -> dict[str, float]:
     dataset = load_dataset(DatasetSpec(name="karate"), paths=DataPaths(root=None, cache=cache))
     case = Case(dataset, spec=MODEL, dtype=torch.float32)
     parallel, dealer = spread(case, rank=0, model=model, plan=plan_of(case))
-    return count_global(parallel, batches=dealer.evaluation(num_replicas=1))
+    return evaluate_global(parallel, objective=classify(dataset.num_classes), batches=dealer.evaluation(num_replicas=1))
 
 
 def test_a_loss_that_is_no_number_ends_all_ranks_and_names_step_and_culprit(pool: GlooPool) -> None:

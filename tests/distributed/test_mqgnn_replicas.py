@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from planner.plan import MQGNNPlan, QueueBudget
 from tests.kit.gloo_pool import GlooPool
+from tests.kit.objectives import classify
 from tests.workers.mqgnn.graphs import clustered_graph
 from tests.workers.mqgnn.runs import Settings, train_by_hand
 from workers.comm.axis import Axis, open_axis
@@ -99,20 +100,22 @@ def test_gradients_are_summed_and_losses_gathered_also_where_a_replica_does_not_
     assert pool.run(add_up, world_size=3) == [([6.0, 1.0], [0.0, 1.0, 2.0])] * 3
 
 
-def count(rank: int, world_size: int, name: str) -> list[list[int]]:
+def score(rank: int, world_size: int, name: str) -> dict[str, float]:
     torch.manual_seed(1)
     spec = SampledGNNSpec(name=name, hidden_size=16, fanouts=(2, 2, 2))
     model = build_sampled_gnn(spec, num_features=8, num_classes=3).double()
     evaluator = Evaluator(
         GRAPH, axis=line(rank, world_size), device=torch.device("cpu"), dtype=torch.float64, chunk_bytes=4096
     )
-    return evaluator.count(model).tolist()
+    objective = replace(classify(3), metric="roc_auc")
+    return evaluator.scores(model, objective=objective)
 
 
 @pytest.mark.parametrize("name", ["graphsage", "gcn"])
-def test_evaluation_over_shards_counts_what_one_process_counts(pool, name):
-    alone = count(0, 1, name)
-    assert pool.run(count, name, world_size=4) == [alone] * 4
+def test_evaluation_over_shards_scores_what_one_process_scores(pool, name):
+    alone = score(0, 1, name)
+    assert {"val_accuracy", "test_roc_auc"} <= alone.keys()
+    assert pool.run(score, name, world_size=4) == [alone] * 4
 
 
 def train_whole(

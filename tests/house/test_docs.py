@@ -18,7 +18,7 @@ from service.settings import Settings
 from service.spec import JobSpec, JobState, LimitsSpec, ResourcesSpec
 from service.states import LEGAL_MOVES
 from service.validation import parse_spec
-from workers.spec import NAMED_DATASETS, DatasetSpec, GraphormerSpec, SampledGNNSpec, TrainingSpec
+from workers.spec import NAMED_DATASETS, DatasetSpec, GraphormerSpec, SampledGNNSpec, ScheduleSpec, TrainingSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -34,7 +34,7 @@ def fields(*models: type[BaseModel]) -> list[str]:
 
 @pytest.mark.parametrize(
     "field",
-    fields(JobSpec, ResourcesSpec, LimitsSpec, DatasetSpec, GraphormerSpec, SampledGNNSpec, TrainingSpec),
+    fields(JobSpec, ResourcesSpec, LimitsSpec, DatasetSpec, GraphormerSpec, SampledGNNSpec, TrainingSpec, ScheduleSpec),
 )
 def test_every_field_of_a_spec_is_documented(field: str) -> None:
     assert f"`{field}`" in page("docs/spec.md")

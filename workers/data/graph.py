@@ -5,13 +5,16 @@ node classification has one large graph whose nodes are split, or many small gra
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 TRAIN, VALIDATION, TEST, NO_SPLIT = 0, 1, 2, -1
 SPLIT_NAMES = ("train", "val", "test")  # by part
 NO_LABEL = -1
+
+# What is known of a node or graph: one class, several yes-or-no labels, or numbers.
+Task = Literal["classes", "multilabel", "regression"]
 
 
 class Features(Protocol):
@@ -76,6 +79,7 @@ class GraphDataset:
     num_features: int
     num_classes: int
     fingerprint: str
+    task: Task = "classes"
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     best_accuracy: float | None = None
@@ -89,3 +93,10 @@ class GraphDataset:
     def num_edges(self) -> int:
         """Directed entries of all graphs."""
         return sum(graph.num_edges for graph in self.graphs)
+
+
+def has_label(y: np.ndarray) -> np.ndarray:
+    """Bool [n]: rows of ``y`` (see ``Graph``) of which something is known."""
+    if y.dtype.kind == "f":
+        return ~np.isnan(y).all(axis=1)
+    return y != NO_LABEL

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workers.data.graph import TEST, TRAIN, VALIDATION, Graph, GraphDataset
+from workers.data.graph import TEST, TRAIN, VALIDATION, Graph, GraphDataset, has_label
 
 
 @dataclass(frozen=True)
@@ -83,5 +83,5 @@ def deal(costs: Sequence[int], *, num_hands: int) -> tuple[tuple[int, ...], ...]
 
 
 def count_targets(graph: Graph) -> int:
-    """Nodes that the training loss runs over: in the training split, with a label."""
-    return int(((graph.split == TRAIN) & (graph.y >= 0)).sum())
+    """Rows that the training loss runs over: in the training split, with a label."""
+    return int(((graph.split == TRAIN) & has_label(graph.y)).sum())

@@ -6,7 +6,8 @@ the ranks of all of them. Each stage finds its own part of the gradient; the sum
 
 from collections.abc import Iterable, Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from planner.plan import Stage
 from workers.comm.axis import Axis, open_axis
@@ -54,6 +55,7 @@ class GradientSums:
         self, model: nn.Module, *, holders: dict[str, tuple[int, ...]], world: Sequence[int], rank: int
     ) -> None:
         own = own_parameters(model)
+        self._device = next(iter(own.values())).device
         self._sums: list[tuple[Axis, list[nn.Parameter]]] = []
         for ranks in dict.fromkeys(holders.values()):
             alone = tuple((other,) for other in world if other not in ranks)
@@ -64,6 +66,19 @@ class GradientSums:
         """Sum them all. Collective, in the same order on all ranks."""
         for axis, parameters in self._sums:
             sum_gradients(parameters, axis=axis)
+
+    def norm(self, *, over: Axis) -> Tensor:
+        """The norm of all completed gradients of the model, float64, the same bits on every rank. Collective.
+
+        ``over`` is the line of all ranks; those that hold a parameter each bring an equal part of its square.
+        """
+        square = torch.zeros((), dtype=torch.float64, device=self._device)
+        for axis, parameters in self._sums:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    square += parameter.grad.double().square().sum() / axis.size
+        over.sum_in_place(square)
+        return square.sqrt()
 
     def close(self) -> None:
         """Free the groups."""

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 
 import torch
-from torch import nn
 
 from workers.comm.mesh import Mesh
 from workers.data.datasets import load_dataset
@@ -23,13 +22,14 @@ from workers.megagraph.data_parallel import GlobalStep, GraphDealer
 from workers.megagraph.dealing import Dealing
 from workers.megagraph.meter import StepMeter
 from workers.megagraph.parallelize import ParallelModel, check_partition, check_runnable, parallelize
-from workers.megagraph.pipeline_parallel import own_parameters
-from workers.megagraph.training_step import count_global, run_step
+from workers.megagraph.training_step import evaluate_global, run_step
 from workers.models.registry import build_model
 from workers.ops.counter_dropout import draw_of
-from workers.spec import TrainingSpec
+from workers.training.losses import build_loss
 from workers.training.memory import PeakMemory
 from workers.training.milestones import Milestones
+from workers.training.objective import resolve_objective
+from workers.training.optimizer import build_optimizer, weight_matrices
 from workers.training.run import RankRun
 from workers.training.seeding import seed_everything
 
@@ -59,21 +59,6 @@ def train(run: RankRun) -> dict[str, float]:
         return _train(run, dataset=dataset, dealer=dealer, parallel=parallel, memory=memory)
     finally:
         parallel.close()
-
-
-def build_optimizer(model: nn.Module, *, spec: TrainingSpec) -> torch.optim.Optimizer:
-    """Adam with L2 regularisation (Kingma & Ba, ICLR 2015) of the weight matrices.
-
-    Biases, norms, and the small tables (degree, distance) are left free: pulling a bias towards zero would pull the
-    far bucket up to the near ones.
-    """
-    own = own_parameters(model).values()
-    matrices = {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
-    groups = (
-        {"params": [parameter for parameter in own if parameter in matrices]},
-        {"params": [parameter for parameter in own if parameter not in matrices], "weight_decay": 0.0},
-    )
-    return torch.optim.Adam(groups, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
 
 
 def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer, cuts: NodeCuts) -> ParallelModel:
@@ -112,7 +97,14 @@ def _train(
 ) -> dict[str, float]:
     """Take all steps that are left."""
     spec = run.spec.training
-    optimizer = build_optimizer(parallel.model, spec=spec)
+    objective = resolve_objective(spec, dataset)
+    loss = build_loss(objective)
+    optimizer = build_optimizer(
+        parallel.model,
+        spec=spec,
+        decayed=weight_matrices,
+        gradient_norm=lambda: parallel.gradients.norm(over=parallel.world),
+    )
     scored = dealer.evaluation(num_replicas=min(stage.dp_degree for stage in run.plan.stages))
     meter = StepMeter()
     milestones = Milestones(
@@ -120,22 +112,24 @@ def _train(
         model=parallel.model,
         optimizer=optimizer,
         dataset=dataset,
+        objective=objective,
         steps_per_epoch=dealer.steps_per_epoch,
-        count=lambda: count_global(parallel, batches=scored),
+        evaluate=lambda: evaluate_global(parallel, objective=objective, batches=scored),
         axis=parallel.world,
         meter=meter,
         memory=memory,
     )
     start = milestones.resume()
-    if start == milestones.total_steps:
-        return milestones.finish_again()
+    if milestones.is_over(start):
+        return milestones.finish_again(start)
     values: dict[str, float] = {}
     for step, share in _steps(dealer, start=start, epochs=spec.epochs):
         parallel.executor.prepare(share.micro_batches)
         started = time.perf_counter()
-        loss = run_step(
+        step_loss = run_step(
             parallel,
             optimizer=optimizer,
+            loss=loss,
             share=share,
             actions=run.plan.actions[run.rank],
             step=step,
@@ -143,8 +137,10 @@ def _train(
         )
         if run.device.type == "cuda":
             torch.cuda.synchronize(run.device)  # the update is still on its way
-        meter.add_step(loss=loss, num_nodes=share.num_nodes, seconds=time.perf_counter() - started)
+        meter.add_step(loss=step_loss, num_nodes=share.num_nodes, seconds=time.perf_counter() - started)
         values = milestones.after_step(step, first=step == start + 1)
+        if milestones.is_over(step):
+            break
     return values
 
 

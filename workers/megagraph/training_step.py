@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from planner.plan import Action
 from workers.comm.axis import Axis
@@ -14,13 +13,16 @@ from workers.megagraph.data_parallel import GlobalStep
 from workers.megagraph.executor import Round
 from workers.megagraph.parallelize import ParallelModel
 from workers.training.divergence import sum_shares
-from workers.training.evaluation import count_correct
+from workers.training.losses import Loss
+from workers.training.metrics import Scoreboard
+from workers.training.objective import Objective
 
 
 def run_step(
     parallel: ParallelModel,
     *,
     optimizer: torch.optim.Optimizer,
+    loss: Loss,
     share: GlobalStep,
     actions: Sequence[Action],
     step: int,
@@ -34,32 +36,36 @@ def run_step(
     optimizer.zero_grad()
 
     def loss_of(logits: Tensor, batch: LabelledBatch) -> Tensor:
-        return masked_loss(logits, batch, num_targets=share.num_targets)
+        return masked_loss(logits, batch, loss=loss, num_targets=share.num_targets)
 
     own_loss = parallel.executor.play(actions, work=Round(share.micro_batches, draw=draw), loss=loss_of)
-    loss = _global_loss(own_loss, axis=parallel.world, step=step)
+    global_loss = _global_loss(own_loss, axis=parallel.world, step=step)
     parallel.gradients.sum()
     optimizer.step()
-    return loss
+    return global_loss
 
 
-def masked_loss(logits: Tensor, batch: LabelledBatch, *, num_targets: int) -> Tensor:
-    """Cross-entropy over the training nodes of ``batch``, as its part of the mean over ``num_targets`` nodes."""
-    target = (batch.split == TRAIN) & (batch.y >= 0)
-    return cross_entropy(logits[target], batch.y[target], reduction="sum") / num_targets
+def masked_loss(outputs: Tensor, batch: LabelledBatch, *, loss: Loss, num_targets: int) -> Tensor:
+    """``loss`` over the training rows of ``batch``, as its part of the mean over ``num_targets`` rows."""
+    trained = batch.split == TRAIN
+    return loss(outputs[trained], batch.y[trained]) / num_targets
 
 
-def count_global(parallel: ParallelModel, *, batches: Sequence[tuple[int, ...]]) -> Tensor:
-    """Correct and total predictions per split over all ranks, int64 [3, 2]. Only counts travel, never scores.
+@torch.no_grad()
+def evaluate_global(
+    parallel: ParallelModel, *, objective: Objective, batches: Sequence[tuple[int, ...]]
+) -> dict[str, float]:
+    """``{split}_{metric}`` of the metrics of ``objective``, the same on all ranks. Collective.
 
     ``batches`` are the graphs of every batch over all replicas.
     """
     parallel.model.eval()
-    counts = torch.zeros(3, 2, dtype=torch.int64, device=parallel.executor.device)
-    for logits, batch in parallel.executor.predict(Round(batches, draw=0)):
-        counts += count_correct(logits, y=batch.y, split=batch.split)
-    parallel.world.sum_in_place(counts)
-    return counts.cpu()
+    board = Scoreboard(
+        objective.metrics, task=objective.task, num_outputs=objective.num_outputs, device=parallel.executor.device
+    )
+    for outputs, batch in parallel.executor.predict(Round(batches, draw=0)):
+        board.add(outputs, y=batch.y, split=batch.split)
+    return board.scores(parallel.world)
 
 
 def _global_loss(own_loss: Tensor, *, axis: Axis, step: int) -> float:

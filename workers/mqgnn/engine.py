@@ -5,19 +5,21 @@ On CUDA ``compute`` only launches; the wait for the device falls into ``exchange
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from workers.models.sampled import forward_blocks
 from workers.mqgnn.counter_rng import Stream, stream_key
 from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.minibatch import MiniBatch
+from workers.training.losses import Loss
 
 
 class ReplicaStep:
     """The model's side of a step. ``seed`` chooses the dropout masks, with the step and the nodes; no rank does."""
 
-    def __init__(self, model: nn.Module, *, optimizer: torch.optim.Optimizer, exchange: Exchange, seed: int) -> None:
-        self.model, self.optimizer = model, optimizer
+    def __init__(
+        self, model: nn.Module, *, optimizer: torch.optim.Optimizer, loss: Loss, exchange: Exchange, seed: int
+    ) -> None:
+        self.model, self.optimizer, self._loss = model, optimizer, loss
         self._exchange, self._seed = exchange, seed
 
     def compute(self, batch: MiniBatch) -> Tensor:
@@ -39,7 +41,7 @@ class ReplicaStep:
             num_edges_per_hop=batch.num_sampled_edges_per_hop,
             draw=int(stream_key(Stream.DROPOUT, self._seed, batch.task.epoch, batch.task.batch)),
         )
-        loss = cross_entropy(logits, batch.y, reduction="sum") / batch.num_seeds_all
+        loss = self._loss(logits, batch.y) / batch.num_seeds_all
         if len(batch.y):
             loss.backward()
         return loss.detach()
@@ -51,8 +53,3 @@ class ReplicaStep:
     def update(self) -> None:
         """Apply the gradients."""
         self.optimizer.step()
-
-
-def build_optimizer(model: nn.Module, *, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Adam with L2 regularisation (Kingma & Ba, ICLR 2015), all parameters in one fused pass."""
-    return torch.optim.Adam(model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)

@@ -1,9 +1,10 @@
-"""Exact accuracy of a sampled GNN: every node with all its neighbours, one layer after the other, shared by replicas.
+"""Exact scores of a sampled GNN: every node with all its neighbours, one layer after the other, shared by replicas.
 
 Layer by layer the cost is one pass over the edges per layer, where per-node neighbourhoods would overlap and explode
 (the idea of PyG's ``BasicGNN.inference``). Each replica computes a run of nodes of about equal work, chunk by chunk;
 hidden rows go straight into one matrix of all nodes, whose runs the replicas exchange, and logits are counted and
-dropped. The result is that of ``model(x, edge_index)`` on the whole graph: what a user of the exported model will see.
+dropped (for ROC-AUC and AP a replica keeps those of its run). The result is that of
+``model(x, edge_index)`` on the whole graph: what a user of the exported model will see.
 
 Alive at most, beside the pages of the memory-mapped graph (N nodes, largest in-degree D, L layers, H hidden size, I and
 O the widths of a layer's input and output, W the larger of them, b bytes per number, C = ``CHUNK_BYTES``; V, the nodes
@@ -30,14 +31,15 @@ from workers.comm.axis import Axis
 from workers.data.graph import Graph
 from workers.models.sampled import Block, apply_layer
 from workers.mqgnn.sampler import ALL_NEIGHBORS, NeighborSampler
-from workers.training.evaluation import count_correct
+from workers.training.metrics import Scoreboard
+from workers.training.objective import Objective
 
 CHUNK_BYTES = 16 * 2**20  # rows of one chunk: far above the cost of a call, far below what training holds
 _EDGE_BYTES = 48  # of one edge while its chunk is sampled (int64 position, two numbers, two copies) and summed
 
 
 class Evaluator:
-    """Counts correct predictions of all splits, together with the other replicas on ``axis``."""
+    """Scores the predictions for all nodes, together with the other replicas on ``axis``."""
 
     def __init__(
         self,
@@ -56,8 +58,8 @@ class Evaluator:
         self._bounds = np.searchsorted(self._work, shares).tolist()
 
     @torch.inference_mode()
-    def count(self, model: nn.Module) -> Tensor:
-        """Correct and total predictions per split over the whole graph, int64 [3, 2], the same on all replicas.
+    def scores(self, model: nn.Module, *, objective: Objective) -> dict[str, float]:
+        """``{split}_{metric}`` of the metrics of ``objective`` over the whole graph, the same on all replicas.
 
         Collective. Leaves ``model`` in evaluation mode.
         """
@@ -65,14 +67,15 @@ class Evaluator:
         hidden: Tensor | None = None
         for layer in range(len(model.convs) - 1):
             hidden = self._hidden(model, hidden, layer=layer)
-        counts = torch.zeros(3, 2, dtype=torch.int64, device=self._device)
+        board = Scoreboard(
+            objective.metrics, task=objective.task, num_outputs=objective.num_outputs, device=self._device
+        )
         last = len(model.convs) - 1
         for nodes in self._chunks(model, layer=last):
             y = torch.from_numpy(self._graph.y[nodes]).to(self._device)
             split = torch.from_numpy(self._graph.split[nodes]).to(self._device)
-            counts += count_correct(self._outputs(model, hidden, layer=last, nodes=nodes), y=y, split=split)
-        self._axis.sum_in_place(counts)
-        return counts
+            board.add(self._outputs(model, hidden, layer=last, nodes=nodes), y=y, split=split)
+        return board.scores(self._axis)
 
     def _hidden(self, model: nn.Module, hidden: Tensor | None, *, layer: int) -> Tensor:
         """What ``layer`` makes of all nodes [N, F_out]: this replica's run, then everybody's."""

@@ -17,7 +17,7 @@ from workers.data.datasets import load_dataset
 from workers.data.graph import TRAIN, Graph, GraphDataset
 from workers.errors import DatasetInvalidError
 from workers.models.registry import build_model
-from workers.mqgnn.engine import ReplicaStep, build_optimizer
+from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.minibatch import MiniBatch
@@ -26,8 +26,11 @@ from workers.mqgnn.preparation import build_stages
 from workers.mqgnn.progress import ProgressMeter, Stopwatch
 from workers.mqgnn.seed_order import SeedOrder
 from workers.training.divergence import sum_shares
+from workers.training.losses import build_loss
 from workers.training.memory import PeakMemory
 from workers.training.milestones import Milestones
+from workers.training.objective import resolve_objective
+from workers.training.optimizer import build_optimizer, every_parameter
 from workers.training.run import RankRun
 from workers.training.seeding import seed_everything
 
@@ -72,13 +75,14 @@ def check_plan(run: RankRun) -> None:
 def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> dict[str, float]:
     """Build everything from the plan, then take all steps that are left."""
     spec, dtype = run.spec.training, getattr(torch, run.spec.training.dtype)
+    objective = resolve_objective(spec, dataset)
     memory = PeakMemory(run.device)
     memory.start()
     model = build_model(run.spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
     model = model.to(run.device, dtype)
-    optimizer = build_optimizer(model, learning_rate=spec.learning_rate, weight_decay=spec.weight_decay)
+    optimizer = build_optimizer(model, spec=spec, decayed=every_parameter)
     exchange = AllReduce(model, axis=axis)
-    replica = ReplicaStep(model, optimizer=optimizer, exchange=exchange, seed=spec.seed)
+    replica = ReplicaStep(model, optimizer=optimizer, loss=build_loss(objective), exchange=exchange, seed=spec.seed)
     order = SeedOrder(
         train_nodes=(graph.split == TRAIN).nonzero()[0],
         batch_size=run.plan.batch_size,
@@ -102,8 +106,9 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> 
         model=model,
         optimizer=optimizer,
         dataset=dataset,
+        objective=objective,
         steps_per_epoch=order.steps_per_epoch,
-        count=lambda: evaluator.count(model),
+        evaluate=lambda: evaluator.scores(model, objective=objective),
         axis=axis,
         meter=progress,
         memory=memory,
@@ -124,14 +129,16 @@ def _take_all_steps(
 ) -> dict[str, float]:
     """From the step after the last checkpoint to the end. Returns the values of the last report."""
     start, total_steps = milestones.resume(), run.spec.training.epochs * order.steps_per_epoch
-    if start == total_steps:
-        return milestones.finish_again()
+    if milestones.is_over(start):
+        return milestones.finish_again(start)
     values: dict[str, float] = {}
     with pipeline.run(order.tasks(start, total_steps)) as batches:
         watch = Stopwatch()
         for step, batch in enumerate(batches, start + 1):
             _take_step(run, step=step, batch=batch, replica=replica, progress=progress, watch=watch)
             values = milestones.after_step(step, first=step == start + 1)
+            if milestones.is_over(step):
+                break
             watch.lap()  # what the milestones took is not part of the next step
     return values
 

@@ -19,7 +19,6 @@ from torch.nn.functional import cross_entropy
 from planner.profiles import ProbeRequest, UnitSample, UnitSize
 from workers.data.distances import distance_buckets
 from workers.data.graph import GraphDataset
-from workers.megagraph.train import build_optimizer
 from workers.models.graph_batch import GraphBatch
 from workers.models.registry import build_model
 from workers.models.units import GraphTransformer, kind_of
@@ -29,6 +28,7 @@ from workers.probe.memory import count_saved_bytes, measure_peak_bytes
 from workers.probe.ranks import Ranks, time_once_s
 from workers.probe.toy_graph import ring_graph
 from workers.spec import GraphormerSpec, TrainSpec
+from workers.training.optimizer import build_optimizer, weight_matrices
 
 # Runs of a size that are not timed: one for the peak, which also warms up, and half of one (forward) for saved bytes.
 _UNTIMED_RUNS = 1.5
@@ -152,7 +152,7 @@ class _Bench:
 
     def measure_optimizer(self, *, num_threads: int, repeats: int) -> UnitSample:
         """One update of all parameters; it has no backward and no size."""
-        optimizer = build_optimizer(self._model, spec=self._training)
+        optimizer = build_optimizer(self._model, spec=self._training, decayed=weight_matrices)
         for parameter in self._model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()

@@ -11,6 +11,7 @@ from workers.data.graph import TRAIN, Graph, GraphDataset
 from workers.errors import DatasetInvalidError
 from workers.ops.native import kernel_form
 from workers.spec import GraphormerSpec, SampledGNNSpec, TrainSpec
+from workers.training.objective import resolve_objective
 
 _SOFTWARE = ("graphmill", "numba", "numpy", "torch", "torch-geometric")
 
@@ -18,8 +19,10 @@ _SOFTWARE = ("graphmill", "numba", "numpy", "torch", "torch-geometric")
 def describe_job(spec: TrainSpec, dataset: GraphDataset) -> JobShape:
     """The shape of training ``spec`` on ``dataset``: sizes only.
 
-    Raises ``DatasetInvalidError`` when a sampled GNN is to train on many graphs.
+    Raises ``DatasetInvalidError`` when a sampled GNN is to train on many graphs, ``ObjectiveInvalidError`` when loss or
+    metric do not fit the labels.
     """
+    resolve_objective(spec.training, dataset)
     if isinstance(spec.model, GraphormerSpec):
         return _describe_transformer(spec, spec.model, dataset)
     return _describe_sampled(spec, spec.model, dataset)

@@ -17,7 +17,7 @@ from planner.profiles import ProbeRequest, StageSample
 from workers.comm.axis import Axis
 from workers.data.graph import TRAIN, GraphDataset
 from workers.models.registry import build_model
-from workers.mqgnn.engine import ReplicaStep, build_optimizer
+from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.minibatch import BatchTask
 from workers.mqgnn.preparation import TRANSFER, build_stages
@@ -26,6 +26,9 @@ from workers.probe.memory import measure_peak_bytes
 from workers.probe.ranks import Ranks, time_once_s
 from workers.probe.toy_graph import ring_graph
 from workers.spec import TrainSpec
+from workers.training.losses import build_loss
+from workers.training.objective import resolve_objective
+from workers.training.optimizer import build_optimizer, every_parameter
 
 _WARM_UPS = 2
 _FEWEST, _MOST = 3, 40  # measured mini-batches; the budget decides in between
@@ -82,7 +85,8 @@ class _Replica:
         self._parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
         self._step = ReplicaStep(
             model,
-            optimizer=build_optimizer(model, learning_rate=training.learning_rate, weight_decay=training.weight_decay),
+            optimizer=build_optimizer(model, spec=training, decayed=every_parameter),
+            loss=build_loss(resolve_objective(training, dataset)),
             exchange=AllReduce(model, axis=Axis(tuple(range(ranks.world_size)), ranks.rank, ranks.group)),
             seed=training.seed,
         )

@@ -1,52 +1,42 @@
-"""Accuracy from counts, so that shards add up to exactly what one process would see."""
+"""Which model of a run is the best, and when a run that gets no better ends. Scores are equal on all ranks.
 
-from dataclasses import dataclass
+Scores come from ``workers.training.metrics.Scoreboard``, named ``{split}_{metric}``.
+"""
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass, field
 
-from workers.data.graph import SPLIT_NAMES
+from torch import Tensor, nn
 
-
-def count_correct(logits: Tensor, *, y: Tensor, split: Tensor) -> Tensor:
-    """Correct and total predictions per split: int64 [3, 2].
-
-    ``logits`` [n, C], ``y`` [n] (−1: no label, never counted), ``split`` [n]. Counts of several shards are summed.
-    """
-    hit = logits.argmax(dim=1) == y
-    counts = torch.zeros(len(SPLIT_NAMES), 2, dtype=torch.int64, device=logits.device)
-    for code in range(len(SPLIT_NAMES)):
-        chosen = (split == code) & (y >= 0)
-        counts[code, 0] = (hit & chosen).sum()
-        counts[code, 1] = chosen.sum()
-    return counts
-
-
-def accuracies(counts: Tensor) -> dict[str, float]:
-    """``{"train_accuracy": …, "val_accuracy": …, "test_accuracy": …}`` in 0…1; a split without labels is left out."""
-    return {
-        f"{name}_accuracy": int(correct) / int(total)
-        for name, (correct, total) in zip(SPLIT_NAMES, counts.tolist(), strict=True)
-        if total
-    }
+from workers.spec import MetricName
+from workers.training.metrics import LOWER_IS_BETTER
 
 
 @dataclass
 class BestModel:
-    """The weights at the best validation accuracy so far (the first of equals), kept on the CPU."""
+    """The weights at the best validation score so far (the first of equals), kept on the CPU."""
 
+    metric: MetricName
     epoch: int = 0
-    val_accuracy: float = -1.0
-    test_accuracy: float = 0.0
+    scores: dict[str, float] = field(default_factory=dict)  # of all parts, then
+    num_worse: int = 0  # evaluations since
     state: dict[str, Tensor] | None = None
 
-    def offer(self, model: torch.nn.Module, *, epoch: int, scores: dict[str, float]) -> bool:
+    def offer(self, model: nn.Module, *, epoch: int, scores: dict[str, float]) -> bool:
         """Keep ``model`` when it beats the best; without validation labels the newest is the best. True when kept."""
-        score = scores.get("val_accuracy")
-        if score is not None and score <= self.val_accuracy:
+        if not self._beats(scores):
+            self.num_worse += 1
             return False
-        self.epoch = epoch
-        self.val_accuracy = -1.0 if score is None else score
-        self.test_accuracy = scores.get("test_accuracy", 0.0)
+        self.epoch, self.scores, self.num_worse = epoch, scores, 0
         self.state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
         return True
+
+    def has_waited(self, patience: int | None) -> bool:
+        """Whether ``patience`` evaluations in a row were no better; never without a patience."""
+        return patience is not None and self.num_worse >= patience
+
+    def _beats(self, scores: dict[str, float]) -> bool:
+        name = f"val_{self.metric}"
+        if self.state is None or name not in scores:
+            return True
+        found, best = scores[name], self.scores[name]
+        return found < best if self.metric in LOWER_IS_BETTER else found > best

@@ -3,21 +3,24 @@
 All of it follows a rule on the step number alone, so that all ranks do the same collectives in the same order: a report
 after the first step of this attempt, after every ``report_every_steps``, and with each evaluation and checkpoint; these
 at the ends of their epochs and of the run, evaluation first, so that a checkpoint knows the best model of its epoch.
+A run whose score no longer gets better may end early; the scores are equal on all ranks, so they end together.
 """
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from workers.comm.axis import Axis
-from workers.data.graph import TEST, GraphDataset
+from workers.data.graph import GraphDataset
 from workers.training.checkpoint import CheckpointStore
-from workers.training.evaluation import BestModel, accuracies
+from workers.training.evaluation import BestModel
 from workers.training.export import export_model
 from workers.training.memory import PeakMemory
+from workers.training.objective import Objective
 from workers.training.run import RankRun, Report
+from workers.training.schedules import Schedule
 
 
 class Meter(Protocol):
@@ -30,7 +33,8 @@ class Meter(Protocol):
 class Milestones:
     """Keeps one rank's replicated ``model`` and ``optimizer`` measured, saved and reported.
 
-    ``count`` gives correct and total predictions over all ranks, which are those of ``axis``; it is collective.
+    ``evaluate`` gives the scores of the present model over all ranks, which are those of ``axis``; it is collective.
+    The learning rate of each step is set here, before it.
     """
 
     def __init__(
@@ -40,8 +44,9 @@ class Milestones:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         dataset: GraphDataset,
+        objective: Objective,
         steps_per_epoch: int,
-        count: Callable[[], Tensor],
+        evaluate: Callable[[], dict[str, float]],
         axis: Axis,
         meter: Meter,
         memory: PeakMemory,
@@ -49,9 +54,15 @@ class Milestones:
         self._run, self._model, self._optimizer, self._dataset = run, model, optimizer, dataset
         self._steps_per_epoch = steps_per_epoch
         self.total_steps = run.spec.training.epochs * steps_per_epoch
-        self._count, self._axis, self._meter, self._memory = count, axis, meter, memory
+        self._compute_scores, self._axis, self._meter, self._memory = evaluate, axis, meter, memory
         self._checkpoints = CheckpointStore(run.job_dir / "checkpoints")
-        self._best = BestModel()
+        self._best = BestModel(metric=objective.metric)
+        self._schedule = Schedule(
+            run.spec.training.schedule,
+            peak=run.spec.training.learning_rate,
+            steps_per_epoch=steps_per_epoch,
+            total_steps=self.total_steps,
+        )
 
     def resume(self) -> int:
         """Load the latest checkpoint, if any. Returns the step after which it was taken, else 0. Collective.
@@ -61,13 +72,21 @@ class Milestones:
         """
         found = self._checkpoints.latest() if self._axis.index == 0 else None
         step = self._axis.first_says(found.step if found else 0, device=self._run.device)
-        if not step:
-            return 0
+        if step:
+            self._load(step)
+        self._schedule.apply(self._optimizer, step=step + 1)
+        return step
+
+    def is_over(self, step: int) -> bool:
+        """Whether the run ends after ``step``: it was the last, or too many evaluations were no better."""
+        return step == self.total_steps or self._best.has_waited(self._run.spec.training.early_stopping)
+
+    def _load(self, step: int) -> None:
         state = self._checkpoints.load(self._checkpoints.at(step), rank=0)
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._best = BestModel(**state["best"])
-        return step
+        self._schedule.load_state_dict(state["schedule"])
 
     def after_step(self, step: int, *, first: bool) -> dict[str, float]:
         """Do what is due after optimiser step ``step``, the ``first`` of this attempt or not. Collective.
@@ -75,26 +94,31 @@ class Milestones:
         Returns the values reported, none when no report was due.
         """
         spec = self._run.spec.training
+        rate = self._schedule.rate(step)
         scores = self._evaluate(step) if self._due(step, every_epochs=spec.eval_every_epochs) else {}
-        checkpoint = self._save(step) if self._due(step, every_epochs=spec.checkpoint_every_epochs) else None
+        is_over = self.is_over(step)
+        is_saved = is_over or self._due(step, every_epochs=spec.checkpoint_every_epochs)
+        checkpoint = self._save(step) if is_saved else None
+        self._schedule.apply(self._optimizer, step=step + 1)
         if not (first or scores or checkpoint or step % self._run.plan.report_every_steps == 0):
             return {}
-        values = self._meter.take() | {"learning_rate": spec.learning_rate} | scores
-        if step == self.total_steps:
+        values = self._meter.take() | {"learning_rate": rate} | scores
+        if is_over:
             values |= self._finish()
         return self._report(step, values, checkpoint=checkpoint)
 
-    def finish_again(self) -> dict[str, float]:
-        """For a run that was stopped between its last checkpoint and its end: export, and report the end."""
-        return self._report(self.total_steps, self._finish())
+    def finish_again(self, step: int) -> dict[str, float]:
+        """For a run that was stopped between its last checkpoint, of ``step``, and its end: export, report the end."""
+        return self._report(step, self._finish())
 
     def _due(self, step: int, *, every_epochs: int) -> bool:
         epoch, into_epoch = divmod(step, self._steps_per_epoch)
         return not into_epoch and (step == self.total_steps or epoch % every_epochs == 0)
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        scores = accuracies(self._count())
-        self._best.offer(self._model, epoch=step // self._steps_per_epoch, scores=scores)
+        scores = self._compute_scores()
+        is_better = self._best.offer(self._model, epoch=step // self._steps_per_epoch, scores=scores)
+        self._schedule.scored(is_better=is_better)
         return scores
 
     def _save(self, step: int) -> str:
@@ -103,6 +127,7 @@ class Milestones:
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "best": vars(self._best),
+            "schedule": self._schedule.state_dict(),
         }
         reference = self._checkpoints.save(
             step, rank=self._run.rank, num_writers=1, state=state, barrier=self._axis.barrier
@@ -113,10 +138,7 @@ class Milestones:
         """Export the best model (rank 0). Returns what the last report says on top."""
         best = self._best
         values = {"done": 1.0, "best_epoch": float(best.epoch)}
-        if best.val_accuracy >= 0:
-            values["val_accuracy"] = best.val_accuracy
-        if any((graph.split == TEST).any() for graph in self._dataset.graphs):
-            values["test_accuracy"] = best.test_accuracy
+        values |= {name: score for name, score in best.scores.items() if not name.startswith("train_")}
         if self._run.rank == 0 and best.state is not None:
             export_model(
                 best.state,

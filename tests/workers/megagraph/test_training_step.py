@@ -7,11 +7,13 @@ import torch
 from planner.plan import Action
 from tests.distributed.equality import Case, build, plan_of, spread
 from tests.distributed.odd_graphs import build_graph, build_set, odd_set, one_graph, random_edges
+from tests.kit.objectives import CROSS_ENTROPY, classify
 from tests.workers.ops.largest_float import LargestFloat
 from workers.comm.axis import Axis
 from workers.data.graph import TEST, TRAIN, VALIDATION
 from workers.megagraph.batches import ShardedBatches
-from workers.megagraph.training_step import count_global, masked_loss, run_step
+from workers.megagraph.executor import Round
+from workers.megagraph.training_step import evaluate_global, masked_loss, run_step
 from workers.model_specs import Needs
 
 
@@ -21,6 +23,7 @@ def gradients_of(case: Case, *, actions: Sequence[Action]) -> list[torch.Tensor]
     run_step(
         parallel,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        loss=CROSS_ENTROPY,
         share=dealer.epoch(1)[0],
         actions=actions,
         step=1,
@@ -47,19 +50,24 @@ def test_the_loss_is_the_mean_over_labelled_training_nodes_only() -> None:
     logits = torch.randn(graph.num_nodes, dataset.num_classes, dtype=torch.float64)
     train = torch.from_numpy(graph.split == TRAIN)
     expected = torch.nn.functional.cross_entropy(logits[train], torch.from_numpy(graph.y)[train])
-    torch.testing.assert_close(masked_loss(logits, batch, num_targets=int(train.sum())), expected)
+    torch.testing.assert_close(masked_loss(logits, batch, loss=CROSS_ENTROPY, num_targets=int(train.sum())), expected)
 
 
-def test_evaluation_counts_every_scored_node_once_and_leaves_dropout_out() -> None:
+def test_evaluation_scores_every_part_and_leaves_dropout_out() -> None:
     dataset = one_graph()
     spec = Case(dataset).spec.model_copy(update={"dropout": 0.9, "input_dropout": 0.9})
     case = Case(dataset, spec=spec)
-    parallel, dealer = spread(case, rank=0, model=build(case), plan=plan_of(case))
+    model = build(case)
+    parallel, dealer = spread(case, rank=0, model=model, plan=plan_of(case))
     scored = dealer.evaluation(num_replicas=1)
-    first, second = (count_global(parallel, batches=scored) for _ in range(2))
-    split = dataset.graphs[0].split
-    assert first[:, 1].tolist() == [int((split == code).sum()) for code in (TRAIN, VALIDATION, TEST)]
-    assert torch.equal(first, second)
+    objective = classify(dataset.num_classes)
+    first, second = (evaluate_global(parallel, objective=objective, batches=scored) for _ in range(2))
+    graph = dataset.graphs[0]
+    ((outputs, _),) = parallel.executor.predict(Round(scored, draw=0))
+    hit = outputs.argmax(dim=1).numpy() == graph.y
+    for name, part in (("train", TRAIN), ("val", VALIDATION), ("test", TEST)):
+        assert first[f"{name}_accuracy"] == hit[graph.split == part].mean()
+    assert first == second
 
 
 def test_a_step_holds_no_float_for_every_pair_of_nodes() -> None:
@@ -72,6 +80,7 @@ def test_a_step_holds_no_float_for_every_pair_of_nodes() -> None:
         run_step(
             parallel,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            loss=CROSS_ENTROPY,
             share=dealer.epoch(1)[0],
             actions=plan_of(case).actions[0],
             step=1,

@@ -7,15 +7,17 @@ import torch
 from torch import Tensor
 
 from planner.plan import QueueBudget
+from tests.kit.objectives import CROSS_ENTROPY
 from workers.comm.axis import Axis
 from workers.data.graph import TRAIN, Graph
 from workers.models.sampled import build_sampled_gnn
-from workers.mqgnn.engine import ReplicaStep, build_optimizer
+from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages
 from workers.mqgnn.seed_order import SeedOrder
-from workers.spec import SampledGNNSpec
+from workers.spec import SampledGNNSpec, TrainingSpec
+from workers.training.optimizer import build_optimizer, every_parameter
 
 ALONE = Axis()
 CPU = torch.device("cpu")
@@ -59,7 +61,8 @@ def train_by_hand(graph: Graph, settings: Settings, *, axis: Axis = ALONE) -> tu
     )
     replica = ReplicaStep(
         model,
-        optimizer=build_optimizer(model, learning_rate=0.01, weight_decay=5e-4),
+        optimizer=build_optimizer(model, spec=TrainingSpec(), decayed=every_parameter),
+        loss=CROSS_ENTROPY,
         exchange=AllReduce(model, axis=axis),
         seed=settings.seed,
     )

@@ -3,12 +3,13 @@ import pytest
 import torch
 
 from planner.cost import memory
+from tests.kit.objectives import classify
 from tests.workers.mqgnn.graphs import clustered_graph
 from workers.comm.axis import Axis
+from workers.data.graph import SPLIT_NAMES
 from workers.models.sampled import build_sampled_gnn
 from workers.mqgnn.evaluation import CHUNK_BYTES, Evaluator
 from workers.spec import SampledGNNSpec
-from workers.training.evaluation import count_correct
 from workers.training.memory import PeakMemory
 
 GRAPH = clustered_graph(300, degree=10)
@@ -27,21 +28,21 @@ def evaluator(**settings) -> Evaluator:
 @pytest.mark.parametrize("chunk_bytes", [64, 4096, 2**26])
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
 @pytest.mark.parametrize("name", ["graphsage", "gcn"])
-def test_counts_equal_those_of_the_plain_class_on_the_whole_graph(name, num_layers, chunk_bytes):
+def test_scores_equal_those_of_the_plain_class_on_the_whole_graph(name, num_layers, chunk_bytes):
     model = build(name, num_layers)
     targets = np.repeat(np.arange(300), np.diff(GRAPH.indptr))
     edge_index = torch.from_numpy(np.stack((GRAPH.indices, targets)).astype(np.int64))
     x = torch.from_numpy(GRAPH.features.gather(np.arange(300))).double()
     logits = model.eval()(x, edge_index)
-    expected = count_correct(logits, y=torch.from_numpy(GRAPH.y), split=torch.from_numpy(GRAPH.split))
+    hit = logits.argmax(dim=1).numpy() == GRAPH.y
+    expected = {f"{name}_accuracy": hit[GRAPH.split == part].mean() for part, name in enumerate(SPLIT_NAMES)}
     model.train()  # dropout must not reach the evaluation
-    assert torch.equal(evaluator(chunk_bytes=chunk_bytes).count(model), expected)
-    assert expected[:, 1].tolist() == np.bincount(GRAPH.split, minlength=3).tolist()
+    assert evaluator(chunk_bytes=chunk_bytes).scores(model, objective=classify(3)) == expected
 
 
-def test_evaluating_twice_gives_the_same_counts_in_the_same_order_of_nodes():
-    model, counting = build("graphsage", 2), evaluator()
-    assert torch.equal(counting.count(model), counting.count(model))
+def test_evaluating_twice_gives_the_same_scores_in_the_same_order_of_nodes():
+    model, scoring = build("graphsage", 2), evaluator()
+    assert scoring.scores(model, objective=classify(3)) == scoring.scores(model, objective=classify(3))
 
 
 @pytest.mark.parametrize("name", ["graphsage", "gcn"])
@@ -52,7 +53,7 @@ def test_evaluation_holds_two_hidden_matrices_and_a_few_chunks_at_most(name):
     counting = Evaluator(graph, axis=Axis(), device=torch.device("cpu"), dtype=torch.float32, chunk_bytes=chunk_bytes)
     meter = PeakMemory()
     meter.start()
-    counting.count(model)
+    counting.scores(model, objective=classify(3))
     matrix_bytes = graph.num_nodes * hidden_size * 4
     # what the module promises: two of them, five chunks of rows and one of edges; the rest is the allocator's, who may
     # also place one of the matrices into memory that an earlier test gave back
@@ -81,6 +82,6 @@ def test_a_small_chunk_size_bounds_the_rows_gathered_at_a_time():
         dtype=torch.float64,
         chunk_bytes=50 * 8 * 8,
     )
-    counting.count(build("graphsage", 2))
+    counting.scores(build("graphsage", 2), objective=classify(3))
     assert len(gathered) > 1
     assert max(gathered) <= 50

@@ -6,6 +6,7 @@ import torch
 
 from planner.cost.memory import EVALUATION_CHUNK_BYTES, layerwise_evaluation_bytes
 from planner.profiles import ProbeRequest
+from tests.kit.objectives import classify
 from tests.planner.made_up import cluster
 from tests.workers.probe.test_describe import dataset_of, sampled_spec
 from workers.comm.axis import Axis
@@ -91,8 +92,8 @@ def test_the_planner_knows_what_an_evaluation_holds(hidden_size, num_layers, nam
     spec = SampledGNNSpec(name=name, hidden_size=hidden_size, fanouts=(5,) * num_layers)
     model = build_model(spec, num_features=16, num_classes=2)
     evaluator = Evaluator(graph, axis=Axis(), device=CPU, dtype=torch.float32)
-    Evaluator(star_graph(8), axis=Axis(), device=CPU, dtype=torch.float32).count(model)
-    peak = measure_peak_bytes(lambda: evaluator.count(model), device=CPU)
+    Evaluator(star_graph(8), axis=Axis(), device=CPU, dtype=torch.float32).scores(model, objective=classify(2))
+    peak = measure_peak_bytes(lambda: evaluator.scores(model, objective=classify(2)), device=CPU)
     promised = layerwise_evaluation_bytes(
         model=name,
         num_nodes=graph.num_nodes,
