@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 from workers.data.checks import check_dataset
-from workers.data.graph import Graph, GraphDataset
+from workers.data.graph import Graph, GraphDataset, Level, Task
 
 
 def build_dataset(
@@ -16,6 +16,8 @@ def build_dataset(
     class_names: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
     best_accuracy: float | None = None,
+    level: Level = "node",
+    task: Task = "classes",
 ) -> GraphDataset:
     """Name, count and fingerprint ``graphs``. Raises ``DatasetInvalidError`` where they break a rule of ``checks``."""
     dataset = GraphDataset(
@@ -27,6 +29,9 @@ def build_dataset(
         class_names=class_names,
         notes=notes,
         best_accuracy=best_accuracy,
+        level=level,
+        task=task,
+        num_edge_types=max((_largest(graph.edge_types) for graph in graphs), default=-1) + 1,
     )
     check_dataset(dataset)
     return dataset
@@ -36,9 +41,11 @@ def content_fingerprint(graphs: tuple[Graph, ...], *, num_classes: int, class_na
     """Hex digest (128 bits of SHA-256) of everything that training can see; names and notes do not count."""
     digest = hashlib.sha256(repr((num_classes, class_names)).encode())
     for graph in graphs:
-        arrays = {"indptr": graph.indptr, "indices": graph.indices, "y": graph.y, "split": graph.split}
-        arrays |= {f"features.{part}": array for part, array in graph.features.arrays().items()}
-        for part, array in arrays.items():
+        for part, array in graph.arrays().items():
             digest.update(repr((part, array.dtype.str, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:32]
+
+
+def _largest(types: np.ndarray | None) -> int:
+    return -1 if types is None else int(types.max(initial=0))

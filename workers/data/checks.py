@@ -6,7 +6,7 @@ found earlier, with file and row (``workers.data.readers.own``).
 
 import numpy as np
 
-from workers.data.graph import NO_LABEL, NO_SPLIT, SPLIT_NAMES, TEST, TRAIN, Graph, GraphDataset
+from workers.data.graph import NO_LABEL, NO_SPLIT, SPLIT_NAMES, TEST, TRAIN, Graph, GraphDataset, Level, Task, has_label
 from workers.errors import DatasetInvalidError
 
 
@@ -17,22 +17,29 @@ def check_dataset(dataset: GraphDataset) -> None:
     many = len(dataset.graphs) > 1
     for number, graph in enumerate(dataset.graphs):
         name = f"{dataset.name}, graph {number}" if many else dataset.name
-        check_graph(graph, num_classes=dataset.num_classes, name=name)
+        check_graph(graph, num_classes=dataset.num_classes, name=name, level=dataset.level, task=dataset.task)
         if graph.features.num_features != dataset.num_features:
             raise DatasetInvalidError(
                 f"{name}: has {graph.features.num_features} features, the data set {dataset.num_features}"
             )
     if not any((graph.split == TRAIN).any() for graph in dataset.graphs):
         raise DatasetInvalidError(
-            f"{dataset.name}: the training mask is empty, so there is nothing to learn from: put nodes into 'train'"
+            f"{dataset.name}: the training mask is empty, so there is nothing to learn from:"
+            f" put {dataset.level}s into 'train'"
         )
 
 
-def check_graph(graph: Graph, *, num_classes: int, name: str = "graph") -> None:
+def check_graph(
+    graph: Graph, *, num_classes: int, name: str = "graph", level: Level = "node", task: Task = "classes"
+) -> None:
     """Hold one graph to its rules. Raises ``DatasetInvalidError`` that names the first node or edge that breaks one."""
-    _check_lengths(graph, name=name)
+    _check_lengths(graph, name=name, level=level)
     _check_edges(graph, name=name)
-    _check_labels(graph, num_classes=num_classes, name=name)
+    _check_parts(graph, name=name, row="node" if level == "node" else "row")
+    if task == "classes":
+        _check_classes(graph, num_classes=num_classes, name=name)
+    else:
+        _check_numbers(graph, num_outputs=num_classes, name=name)
     place = graph.features.first_not_finite()
     if place is not None:
         node, feature = place
@@ -44,11 +51,17 @@ def check_graph(graph: Graph, *, num_classes: int, name: str = "graph") -> None:
         )
 
 
-def _check_lengths(graph: Graph, *, name: str) -> None:
-    found = {"labels": len(graph.y), "split": len(graph.split), "features": graph.features.num_rows}
+def _check_lengths(graph: Graph, *, name: str, level: Level) -> None:
+    found = {"features": graph.features.num_rows}
+    if level == "node":
+        found |= {"labels": len(graph.y), "split": len(graph.split)}
+    elif (len(graph.y), len(graph.split)) != (1, 1):
+        raise DatasetInvalidError(f"{name}: one graph but {len(graph.y)} labels and {len(graph.split)} parts")
     for what, length in found.items():
         if length != graph.num_nodes:
             raise DatasetInvalidError(f"{name}: {graph.num_nodes} nodes but {length} rows of {what}")
+    if graph.edge_types is not None and len(graph.edge_types) != graph.num_edges:
+        raise DatasetInvalidError(f"{name}: {graph.num_edges} edges but {len(graph.edge_types)} edge types")
 
 
 def _check_edges(graph: Graph, *, name: str) -> None:
@@ -83,7 +96,24 @@ def _column_of(indptr: np.ndarray, edge: int) -> int:
     return int(np.searchsorted(indptr, edge, side="right")) - 1
 
 
-def _check_labels(graph: Graph, *, num_classes: int, name: str) -> None:
+def _check_parts(graph: Graph, *, name: str, row: str) -> None:
+    strange = np.flatnonzero((graph.split < NO_SPLIT) | (graph.split > TEST))
+    if len(strange):
+        node = int(strange[0])
+        raise DatasetInvalidError(
+            f"{name}: {row} {node} is in part {graph.split[node]}; parts are 0 train, 1 val, 2 test, -1 none", node=node
+        )
+    unlabelled = np.flatnonzero((graph.split != NO_SPLIT) & ~has_label(graph.y))
+    if len(unlabelled):
+        node = int(unlabelled[0])
+        raise DatasetInvalidError(
+            f"{name}: {row} {node} is in {SPLIT_NAMES[graph.split[node]]!r} but has no label:"
+            " label it or take it out of the split",
+            node=node,
+        )
+
+
+def _check_classes(graph: Graph, *, num_classes: int, name: str) -> None:
     outside = np.flatnonzero((graph.y != NO_LABEL) & ((graph.y < 0) | (graph.y >= num_classes)))
     if len(outside):
         node = int(outside[0])
@@ -93,17 +123,11 @@ def _check_labels(graph: Graph, *, num_classes: int, name: str) -> None:
             node=node,
             label=int(graph.y[node]),
         )
-    strange = np.flatnonzero((graph.split < NO_SPLIT) | (graph.split > TEST))
-    if len(strange):
-        node = int(strange[0])
+
+
+def _check_numbers(graph: Graph, *, num_outputs: int, name: str) -> None:
+    if graph.y.shape[1:] != (num_outputs,) or np.isinf(graph.y).any():
         raise DatasetInvalidError(
-            f"{name}: node {node} is in part {graph.split[node]}; parts are 0 train, 1 val, 2 test, -1 none", node=node
-        )
-    unlabelled = np.flatnonzero((graph.split != NO_SPLIT) & (graph.y == NO_LABEL))
-    if len(unlabelled):
-        node = int(unlabelled[0])
-        raise DatasetInvalidError(
-            f"{name}: node {node} is in {SPLIT_NAMES[graph.split[node]]!r} but has no label:"
-            " label it or take it out of the split",
-            node=node,
+            f"{name}: labels must be finite numbers in {num_outputs} columns (NaN for not known);"
+            f" found the shape {graph.y.shape}"
         )

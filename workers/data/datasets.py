@@ -16,9 +16,12 @@ from planner.frozen import Frozen
 from workers.data.graph import GraphDataset
 from workers.data.paths import DataPaths
 from workers.data.readers.builtin import read_digits_knn, read_karate
-from workers.data.readers.own import own_key, read_own
+from workers.data.readers.molecules import read_molecules
+from workers.data.readers.own import GRAPHS, check_unchanged, own_key, read_own_graph
+from workers.data.readers.own_graphs import read_own_graphs
 from workers.data.readers.pyg import read_pyg
 from workers.data.readers.sbm import read_sbm, read_sbm_graphs
+from workers.data.readers.tu import read_tu
 from workers.data.readers.wordnet3 import read_wordnet3
 from workers.data.sources import SOURCES, find_source, has_split, in_raw_cache, raw_cache, raw_version
 from workers.data.store import open_or_prepare, read_meta
@@ -76,16 +79,28 @@ def _load_own(folder: Path, *, split: int, paths: DataPaths) -> GraphDataset:
     folder = folder.expanduser().resolve()
     _check_split(str(folder), split=split, num_splits=1)
     key = own_key(folder)
-    return open_or_prepare(paths.cache, key=key, build=lambda: read_own(folder, key=key))
+
+    def build() -> GraphDataset:
+        dataset = read_own_graphs(folder) if (folder / GRAPHS).is_file() else read_own_graph(folder)
+        check_unchanged(folder, key=key)
+        return dataset
+
+    return open_or_prepare(paths.cache, key=key, build=build)
 
 
 def _reader(name: str, *, split: int, paths: DataPaths) -> Callable[[], GraphDataset]:
     if name in _BUILT_IN:
         return lambda: _BUILT_IN[name](name)
     source = SOURCES[name]
-    if source.pyg_class:
-        return lambda: read_pyg(source, paths=paths, split=split)
-    return lambda: read_wordnet3(source, paths=paths)
+    match NAMED_DATASETS[name]:
+        case "wordnet3":
+            return lambda: read_wordnet3(source, paths=paths)
+        case "tu":
+            return lambda: read_tu(source, paths=paths, split=split)
+        case "molnet" | "zinc" | "lrgb":
+            return lambda: read_molecules(source, paths=paths)
+        case _:
+            return lambda: read_pyg(source, paths=paths, split=split)
 
 
 def _key(name: str, *, split: int, paths: DataPaths) -> str:

@@ -1,7 +1,7 @@
 """The graph that everything trains on: one attributed graph in CSC, and a data set of one or many of them.
 
-Readers make these values, ``store`` keeps them on disk, both runtimes and the probe read them. A data set for
-node classification has one large graph whose nodes are split, or many small graphs that lie in one part each.
+Readers make these values, ``store`` keeps them on disk, both runtimes and the probe read them. Nodes are predicted in
+one large graph whose nodes are split, or in many small graphs that lie in one part each; graphs as a whole in many.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,8 @@ NO_LABEL = -1
 
 # What is known of a node or graph: one class, several yes-or-no labels, or numbers.
 Task = Literal["classes", "multilabel", "regression"]
+# What has labels, and parts of the split: every node, or every graph as a whole.
+Level = Literal["node", "graph"]
 
 
 class Features(Protocol):
@@ -43,13 +45,18 @@ class Graph:
     """One attributed graph in CSC: the in-neighbours of v are ``indices[indptr[v]:indptr[v + 1]]``, sorted, no doubles.
 
     A message flows from an in-neighbour to v. The named sets are undirected: both directions are stored.
+
+    What is predicted are its nodes, or the graph as a whole (``GraphDataset.level``): ``y`` and ``split`` have N rows,
+    or one. ``y`` is int64 [rows] for classes (NO_LABEL where not known), float32 [rows, T] for T yes-or-no labels or
+    numbers (NaN where not known).
     """
 
     indptr: np.ndarray  # int64 [N + 1]
     indices: np.ndarray  # int32, or int64 where N or E need it [E]
     features: Features
-    y: np.ndarray  # int64 [N], NO_LABEL where the class is not known
-    split: np.ndarray  # int8 [N], TRAIN, VALIDATION, TEST or NO_SPLIT
+    y: np.ndarray  # of every row, see below
+    split: np.ndarray  # int8, of every row: TRAIN, VALIDATION, TEST or NO_SPLIT
+    edge_types: np.ndarray | None = None  # uint8 [E], in the order of ``indices``
 
     @property
     def num_nodes(self) -> int:
@@ -61,6 +68,12 @@ class Graph:
         """E: directed entries, so an undirected edge counts twice."""
         return len(self.indices)
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Every array that there is of it, by name: what is fingerprinted, weighed, stored."""
+        named = {"indptr": self.indptr, "indices": self.indices, "y": self.y, "split": self.split}
+        named |= {f"features.{part}": array for part, array in self.features.arrays().items()}
+        return named if self.edge_types is None else named | {"edge_types": self.edge_types}
+
     def in_degrees(self, nodes: np.ndarray) -> np.ndarray:
         """How many in-neighbours each of ``nodes`` has, in the dtype of ``indices``: no node has more than N."""
         return (self.indptr[nodes + 1] - self.indptr[nodes]).astype(self.indices.dtype)
@@ -70,6 +83,8 @@ class Graph:
 class GraphDataset:
     """One or many graphs over the same features and classes. Equal ``fingerprint`` means equal content.
 
+    ``num_classes`` is the length of a prediction: classes, yes-or-no labels, or numbers, by ``task``. Edge types are
+    0..num_edge_types - 1; there are none where the number is 0.
     ``best_accuracy`` is the test accuracy that no method can beat in expectation, where that is known by construction;
     ``notes`` say in plain sentences what was done to the data on its way here.
     """
@@ -79,7 +94,9 @@ class GraphDataset:
     num_features: int
     num_classes: int
     fingerprint: str
+    level: Level = "node"
     task: Task = "classes"
+    num_edge_types: int = 0
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     best_accuracy: float | None = None

@@ -23,8 +23,8 @@ import numpy as np
 
 from planner.errors import PlanInvalidError
 from planner.plan import Partition, describe_cuts, describe_partition
-from workers.data.distances import undirected_view
 from workers.data.graph import Graph
+from workers.data.graph_encodings.distances import undirected_view
 from workers.ops.row_layout import even_cut
 
 NATURAL = Partition()

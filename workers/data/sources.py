@@ -1,7 +1,8 @@
 """Where the files of a named data set lie: below the root (read-only), or in our own cache once downloaded.
 
 The layout is PyG's: ``<root>/<family>/<folder>/raw/<files>``, with a split in ``split/`` beside ``raw/`` where one is
-shipped. Importing this module imports no tensor library, so listing data sets stays quick.
+shipped (ZINC's file lies without ``raw/``). Importing this module imports no tensor library, so listing data sets stays
+quick.
 """
 
 import shutil
@@ -29,11 +30,12 @@ class Source:
     num_splits: int = 1
     bag_of_words: bool = False
     url: str = ""
+    raw_folder: str = "raw"
 
     @property
     def wanted(self) -> str:
         """The place below the root where the files are looked for first."""
-        return str(Path(self.family, self.folder, "raw"))
+        return str(Path(self.family, self.folder, self.raw_folder))
 
 
 def _planetoid(name: str) -> Source:
@@ -74,6 +76,21 @@ def _heterophilous(name: str) -> Source:
     )
 
 
+def _tu(name: str, *, split_file: str = "") -> Source:
+    return Source(
+        name=name,
+        family="tu",
+        folder=name,
+        raw_files=tuple(f"{name}_{part}.txt" for part in ("A", "graph_indicator", "graph_labels")),
+        split_file=split_file,
+        num_splits=10 if split_file else 1,
+    )
+
+
+def _moleculenet(name: str, *, raw_file: str, split_file: str = "") -> Source:
+    return Source(name=name, family="molnet", folder=name.lower(), raw_files=(raw_file,), split_file=split_file)
+
+
 SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
@@ -110,6 +127,20 @@ SOURCES: dict[str, Source] = {
         _heterophilous("Tolokers"),
         _heterophilous("Minesweeper"),
         Source(name="WordNet3", family="wordnet3", folder="", raw_files=("wordnet3.npz",)),
+        _tu("MUTAG"),
+        _tu("ENZYMES", split_file="ENZYMES_splits.json"),
+        _tu("PROTEINS", split_file="PROTEINS_full_splits.json"),
+        _tu("Mutagenicity"),
+        _moleculenet("ESOL", raw_file="delaney-processed.csv", split_file="scaffold.csv"),
+        _moleculenet("Tox21", raw_file="tox21.csv"),
+        _moleculenet("HIV", raw_file="HIV.csv", split_file="scaffold.csv"),
+        Source(name="ZINC", family="zinc", folder="", raw_files=("zinc12k_jtnn.csv",), raw_folder=""),
+        Source(
+            name="Peptides-func",
+            family="lrgb",
+            folder="peptides-functional",
+            raw_files=("peptide_multi_class_dataset.csv.gz",),
+        ),
     )
 }
 
@@ -162,7 +193,8 @@ def in_raw_cache(source: Source, *, paths: DataPaths) -> bool:
 
 def not_found(source: Source, *, paths: DataPaths, download: str) -> DatasetNotFoundError:
     """The one error for missing files: what was looked for, where, what became of the download, what to set."""
-    looked_in = [str(place / "raw") for place in (*_places(source, paths=paths), raw_cache(source, paths=paths))]
+    places = (*_places(source, paths=paths), raw_cache(source, paths=paths))
+    looked_in = [str(place / source.raw_folder) for place in places]
     root = f"GRAPHMILL_DATA_ROOT is {paths.root}" if paths.root else "GRAPHMILL_DATA_ROOT is not set"
     return DatasetNotFoundError(
         f"data set {source.name}: looked for {', '.join(source.raw_files)} in {', '.join(looked_in)} ({root});"
@@ -183,4 +215,4 @@ def _places(source: Source, *, paths: DataPaths) -> list[Path]:
 
 
 def _has_raw(source: Source, place: Path) -> bool:
-    return all((place / "raw" / file).is_file() for file in source.raw_files)
+    return all((place / source.raw_folder / file).is_file() for file in source.raw_files)

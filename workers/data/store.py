@@ -1,6 +1,6 @@
 """Prepared data sets on disk: .npy arrays and meta.json per set, opened by mapping, prepared once by whoever is first.
 
-    cache/prepared/<key>/meta.json, indptr.npy, indices.npy, y.npy, split.npy, features.*.npy, *_offsets.npy
+    cache/prepared/<key>/meta.json, {indptr,indices,y,split}.npy, features.*.npy, edge_types.npy, *_offsets.npy
     cache/locks/<lock>.lock
 
 All graphs of a set lie one after the other in the same arrays, so one graph and ten thousand are the same few files. A
@@ -22,10 +22,10 @@ import numpy as np
 
 from planner.frozen import Frozen
 from workers.data.features import DenseFeatures, SparseFeatures, concatenate, windows
-from workers.data.graph import Graph, GraphDataset
+from workers.data.graph import Graph, GraphDataset, Level, Task
 
 # Raise it when the layout changes, or what any reader makes of its files.
-FORMAT = 1
+FORMAT = 2
 
 
 class StoredMeta(Frozen):
@@ -47,6 +47,9 @@ class StoredMeta(Frozen):
     class_names: tuple[str, ...]
     notes: tuple[str, ...]
     best_accuracy: float | None
+    level: Level
+    task: Task
+    num_edge_types: int
 
 
 def open_or_prepare(
@@ -101,8 +104,10 @@ def _open(folder: Path, raw_version: str) -> GraphDataset | None:
     meta = _read_meta(folder)
     if meta is None or (raw_version and meta.raw_version != raw_version):
         return None
-    y, split, indptr, indices = (_map(folder, name) for name in ("y", "split", "indptr", "indices"))
-    nodes, edges = _map(folder, "node_offsets"), _map(folder, "edge_offsets")
+    y, split, indptr, indices = (map_array(folder, name) for name in ("y", "split", "indptr", "indices"))
+    nodes, edges = map_array(folder, "node_offsets"), map_array(folder, "edge_offsets")
+    rows = nodes if meta.level == "node" else np.arange(meta.num_graphs + 1)
+    edge_types = map_array(folder, "edge_types") if meta.num_edge_types else None
     graphs = []
     for number, features in enumerate(windows(_open_features(folder, meta), offsets=nodes)):
         first, last = int(nodes[number]), int(nodes[number + 1])
@@ -111,8 +116,9 @@ def _open(folder: Path, raw_version: str) -> GraphDataset | None:
                 indptr=indptr[first + number : last + number + 1],  # every graph before has one entry more than nodes
                 indices=indices[edges[number] : edges[number + 1]],
                 features=features,
-                y=y[first:last],
-                split=split[first:last],
+                y=y[rows[number] : rows[number + 1]],
+                split=split[rows[number] : rows[number + 1]],
+                edge_types=None if edge_types is None else edge_types[edges[number] : edges[number + 1]],
             )
         )
     return GraphDataset(
@@ -124,21 +130,25 @@ def _open(folder: Path, raw_version: str) -> GraphDataset | None:
         class_names=meta.class_names,
         notes=meta.notes,
         best_accuracy=meta.best_accuracy,
+        level=meta.level,
+        task=meta.task,
+        num_edge_types=meta.num_edge_types,
     )
 
 
 def _open_features(folder: Path, meta: StoredMeta) -> DenseFeatures | SparseFeatures:
     if meta.features == "dense":
-        return DenseFeatures(_map(folder, "features.matrix"))
+        return DenseFeatures(map_array(folder, "features.matrix"))
     return SparseFeatures(
-        indptr=_map(folder, "features.indptr"),
-        columns=_map(folder, "features.columns"),
-        values=_map(folder, "features.values"),
+        indptr=map_array(folder, "features.indptr"),
+        columns=map_array(folder, "features.columns"),
+        values=map_array(folder, "features.values"),
         num_features=meta.num_features,
     )
 
 
-def _map(folder: Path, name: str) -> np.ndarray:
+def map_array(folder: Path, name: str) -> np.ndarray:
+    """The array that ``write_array`` put there, its pages read when they are touched."""
     # Copy-on-write pages: shared between ranks and never written back, yet of the same (writable) type as arrays in
     # memory, so numba compiles once and torch wraps them without a warning. np.asarray drops the slower memmap class.
     return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False))
@@ -151,9 +161,7 @@ def _write(dataset: GraphDataset, folder: Path, raw_version: str) -> None:
     try:
         features = concatenate(tuple(graph.features for graph in dataset.graphs))
         for name, array in _arrays(dataset, features).items():
-            with (partial / f"{name}.npy").open("wb") as file:
-                np.save(file, array, allow_pickle=False)
-                _to_disk(file)
+            write_array(partial, name, array)
         with (partial / "meta.json").open("w") as file:
             file.write(_meta_of(dataset, features, raw_version).model_dump_json(indent=2))
             _to_disk(file)
@@ -164,6 +172,13 @@ def _write(dataset: GraphDataset, folder: Path, raw_version: str) -> None:
         raise
 
 
+def write_array(folder: Path, name: str, array: np.ndarray) -> None:
+    """Put ``array`` on the disk as ``name``.npy."""
+    with (folder / f"{name}.npy").open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+        _to_disk(file)
+
+
 def _to_disk(file: IO[Any]) -> None:
     file.flush()
     os.fsync(file.fileno())
@@ -171,6 +186,7 @@ def _to_disk(file: IO[Any]) -> None:
 
 def _arrays(dataset: GraphDataset, features: DenseFeatures | SparseFeatures) -> dict[str, np.ndarray]:
     graphs = dataset.graphs
+    edge_types = [graph.edge_types for graph in graphs if graph.edge_types is not None]
     return {
         "indptr": np.concatenate([graph.indptr for graph in graphs]),
         "indices": np.concatenate([graph.indices for graph in graphs]),
@@ -179,6 +195,7 @@ def _arrays(dataset: GraphDataset, features: DenseFeatures | SparseFeatures) -> 
         "node_offsets": np.cumsum([0, *(graph.num_nodes for graph in graphs)]),
         "edge_offsets": np.cumsum([0, *(graph.num_edges for graph in graphs)]),
         **{f"features.{name}": array for name, array in features.arrays().items()},
+        **({"edge_types": np.concatenate(edge_types)} if edge_types else {}),
     }
 
 
@@ -197,4 +214,7 @@ def _meta_of(dataset: GraphDataset, features: DenseFeatures | SparseFeatures, ra
         class_names=dataset.class_names,
         notes=dataset.notes,
         best_accuracy=dataset.best_accuracy,
+        level=dataset.level,
+        task=dataset.task,
+        num_edge_types=dataset.num_edge_types,
     )

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from workers.comm.axis import Axis
-from workers.data.distances import distance_buckets
 from workers.data.graph import Graph, GraphDataset
+from workers.data.graph_encodings.distances import distance_buckets
 from workers.data.partition import NodeCut, NodeCuts
 from workers.data.shard_edges import join_edges, shard_edges
 from workers.model_specs import Needs

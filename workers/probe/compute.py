@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from planner.profiles import ProbeRequest, UnitSample, UnitSize
-from workers.data.distances import distance_buckets
 from workers.data.graph import GraphDataset
+from workers.data.graph_encodings.distances import distance_buckets
 from workers.models.graph_batch import GraphBatch
 from workers.models.registry import build_model
 from workers.models.units import GraphTransformer, kind_of

@@ -100,8 +100,7 @@ def _describe_sampled(spec: TrainSpec, model: SampledGNNSpec, dataset: GraphData
 
 def graph_bytes(graph: Graph) -> int:
     """Bytes of everything that is stored of ``graph``."""
-    arrays = (graph.indptr, graph.indices, graph.y, graph.split, *graph.features.arrays().values())
-    return sum(array.nbytes for array in arrays)
+    return sum(array.nbytes for array in graph.arrays().values())
 
 
 def _is_trained(graph: Graph) -> bool:

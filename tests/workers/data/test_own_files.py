@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from workers.data import datasets
 from workers.data.datasets import load_dataset
 from workers.data.features import SparseFeatures
 from workers.data.graph import NO_LABEL, NO_SPLIT
 from workers.data.paths import DataPaths
-from workers.data.readers import own
 from workers.errors import DatasetInvalidError, DatasetNotFoundError
 from workers.spec import DatasetSpec
 
@@ -245,18 +245,18 @@ def test_an_edit_is_seen_even_if_size_and_time_stay_the_same(folder, bare_paths)
 
 def test_untouched_files_are_read_once(folder, bare_paths, monkeypatch):
     before = load(folder, bare_paths)
-    monkeypatch.setattr(own, "_read", lambda _folder: pytest.fail("the set was prepared already"))
+    monkeypatch.setattr(datasets, "read_own_graph", lambda _folder: pytest.fail("the set was prepared already"))
     os.utime(folder / "nodes.csv")
     assert load(folder, bare_paths).fingerprint == before.fingerprint
 
 
 def test_files_that_change_while_they_are_read_are_refused(folder, bare_paths, monkeypatch):
-    read = own._read
+    read = datasets.read_own_graph
 
     def read_and_edit(path: Path):
         dataset = read(path)
         write(folder, nodes=NODES.replace("a,1,", "a,9,"))
         return dataset
 
-    monkeypatch.setattr(own, "_read", read_and_edit)
+    monkeypatch.setattr(datasets, "read_own_graph", read_and_edit)
     assert "changed while they were read" in faults_of(folder, bare_paths)

@@ -8,8 +8,8 @@ import torch
 
 from tests.distributed.odd_graphs import odd_set, one_graph
 from workers.comm.axis import Axis
-from workers.data.distances import distance_buckets
 from workers.data.graph import GraphDataset
+from workers.data.graph_encodings.distances import distance_buckets
 from workers.megagraph import batches as module
 from workers.megagraph.batches import LabelledBatch, ShardedBatches
 from workers.model_specs import Needs

@@ -1,22 +1,53 @@
-"""The label column of a user's nodes.csv: class numbers without a gap, or words; never a mixture."""
+"""The label column of a user's nodes.csv or graphs.csv: class numbers without a gap, or words; never a mixture.
+
+Graphs may also carry numbers to predict: where every label is a number and some is no whole one, it is a regression.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from workers.data.graph import NO_LABEL
+from workers.data.graph import NO_LABEL, Task
 from workers.data.readers.csv_table import CsvTable
 from workers.data.readers.faults import FaultList
 
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _CLASS_NUMBER = r"^[+-]?\d{1,9}(\.0*)?$"  # "3", and "3.0" as spreadsheets and pandas write it
 
 
 class Labels(NamedTuple):
-    """``y`` int64 [N] with NO_LABEL where the cell is empty or -1; ``class_names`` are empty for class numbers."""
+    """``y`` as ``workers.data.graph.Graph`` has it (an empty cell, or class -1, is not known).
+
+    ``class_names`` are empty for class numbers.
+    """
 
     y: np.ndarray
     num_classes: int
     class_names: tuple[str, ...]
+    task: Task = "classes"
+
+
+def read_targets(graphs: CsvTable, *, faults: FaultList) -> Labels:
+    """Classes as ``read_labels``, or one number to predict per record."""
+    import pyarrow.compute
+
+    texts = graphs.text("label")
+    known = np.asarray(pyarrow.compute.not_equal(texts, ""))
+    is_number, is_class = (
+        np.asarray(pyarrow.compute.match_substring_regex(texts, pattern)) for pattern in (_NUMBER, _CLASS_NUMBER)
+    )
+    if not is_number[known].all() or is_class[known].all():
+        return read_labels(graphs, faults=faults)
+    numbers = pyarrow.compute.cast(pyarrow.compute.if_else(known, texts, "nan"), pyarrow.float64())
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and so a fault
+        y = np.asarray(numbers).astype(np.float32).reshape(-1, 1)
+    faults.add_each(
+        graphs.path.name,
+        bad=np.isinf(y[:, 0]),
+        rows=graphs.rows,
+        describe=lambda record: f"label {texts[record].as_py()!r} is too large for float32",
+    )
+    return Labels(y, 1, (), "regression")
 
 
 def read_labels(nodes: CsvTable, *, faults: FaultList) -> Labels:

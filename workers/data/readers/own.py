@@ -1,4 +1,4 @@
-"""A user's own graph: a folder with edges.csv, nodes.csv and, if wanted, splits.csv.
+"""A user's own graph: a folder with edges.csv, nodes.csv and, if wanted, splits.csv (many graphs: ``own_graphs``).
 
     edges.csv    source,target      further columns are ignored, and the notes say so
     nodes.csv    id,label,...       every other column is a feature; an empty label (or -1) means not known
@@ -24,7 +24,7 @@ from workers.data.readers.labels import read_labels
 from workers.data.splits import SPLIT_NOTE, stratified_split
 from workers.errors import DatasetInvalidError, DatasetNotFoundError
 
-EDGES, NODES, SPLITS = "edges.csv", "nodes.csv", "splits.csv"
+EDGES, NODES, SPLITS, GRAPHS = "edges.csv", "nodes.csv", "splits.csv", "graphs.csv"
 
 
 def own_key(folder: Path) -> str:
@@ -43,7 +43,7 @@ def own_key(folder: Path) -> str:
             missing=missing,
         )
     digest = hashlib.sha256(folder.name.encode())
-    for name in (EDGES, NODES, SPLITS):
+    for name in (EDGES, NODES, SPLITS, GRAPHS):
         if (folder / name).is_file():
             digest.update(name.encode())
             with (folder / name).open("rb") as file:
@@ -51,15 +51,14 @@ def own_key(folder: Path) -> str:
     return f"own-{digest.hexdigest()[:32]}"
 
 
-def read_own(folder: Path, *, key: str) -> GraphDataset:
-    """Read the files that had ``own_key`` ``key``. Raises ``DatasetInvalidError`` with file and row of each fault."""
-    dataset = _read(folder)
+def check_unchanged(folder: Path, *, key: str) -> None:
+    """Raises ``DatasetInvalidError`` when the files no longer have ``own_key`` ``key``."""
     if own_key(folder) != key:
         raise DatasetInvalidError(f"the files in {folder} changed while they were read; submit again when they rest")
-    return dataset
 
 
-def _read(folder: Path) -> GraphDataset:
+def read_own_graph(folder: Path) -> GraphDataset:
+    """Read one graph. Raises ``DatasetInvalidError`` with file and row of each fault."""
     faults = FaultList(folder)
     nodes = read_table(folder / NODES, required=("id", "label"), faults=faults)
     edges = read_table(folder / EDGES, required=("source", "target"), faults=faults, only_required=True)
@@ -69,10 +68,10 @@ def _read(folder: Path) -> GraphDataset:
     if nodes is None:
         faults.raise_if_any()
     assert nodes is not None, "a table is missing only with a fault"
-    ids = _unique_ids(nodes, faults=faults)
+    ids = unique_ids(nodes, faults=faults)
     labels = read_labels(nodes, faults=faults)
-    features = _read_features(nodes, faults=faults)
-    ends = [_places(edges, "source", ids=ids, faults=faults), _places(edges, "target", ids=ids, faults=faults)]
+    features = read_features(nodes, besides=("id", "label"), faults=faults)
+    ends = [places_of(edges, "source", ids=ids, faults=faults), places_of(edges, "target", ids=ids, faults=faults)]
     split = _read_split(splits, ids=ids, y=labels.y, faults=faults)
     if edges is not None and np.array_equal(*ends):
         faults.add(EDGES, row=None, text="every edge leads from a node to itself, so no two nodes are joined")
@@ -86,25 +85,25 @@ def _read(folder: Path) -> GraphDataset:
         num_classes=labels.num_classes,
         class_names=labels.class_names,
         notes=(
-            _edge_note(edges, ends=ends),
+            edge_note(edges, ends=ends),
             "features as given, not normalised",
             SPLIT_NOTE if splits is None else f"split of {SPLITS}",
         ),
     )
 
 
-def _unique_ids(nodes: CsvTable, *, faults: FaultList) -> Any:
+def unique_ids(nodes: CsvTable, *, faults: FaultList) -> Any:
     """The id column; empty and repeated ids are noted."""
     import pyarrow.compute
 
     ids = nodes.text("id")
     empty = np.asarray(pyarrow.compute.equal(ids, ""))
-    faults.add_each(NODES, bad=empty, rows=nodes.rows, describe=lambda _: "the id is empty")
+    faults.add_each(nodes.path.name, bad=empty, rows=nodes.rows, describe=lambda _: "the id is empty")
     codes = np.asarray(ids.dictionary_encode().indices)  # numbered in the order of first sight
     first = np.diff(np.maximum.accumulate(codes), prepend=-1) > 0
     first_rows = nodes.rows[first]
     faults.add_each(
-        NODES,
+        nodes.path.name,
         bad=~first & ~empty,
         rows=nodes.rows,
         describe=lambda record: f"id {ids[record].as_py()!r} was given already in row {first_rows[codes[record]]}",
@@ -112,15 +111,16 @@ def _unique_ids(nodes: CsvTable, *, faults: FaultList) -> Any:
     return ids
 
 
-def _read_features(nodes: CsvTable, *, faults: FaultList) -> DenseFeatures:
-    columns = tuple(name for name in nodes.header if name not in ("id", "label"))
+def read_features(nodes: CsvTable, *, besides: tuple[str, str], faults: FaultList) -> DenseFeatures:
+    """All columns but those named, float32; what is no number is noted."""
+    columns = tuple(name for name in nodes.header if name not in besides)
     if not columns:
-        faults.add(NODES, row=1, text="there is no feature column; give at least one besides id and label")
+        faults.add(NODES, row=1, text=f"there is no feature column; give at least one besides {' and '.join(besides)}")
     return DenseFeatures(read_numbers(nodes, columns=columns, faults=faults))
 
 
-def _places(table: CsvTable | None, column: str, *, ids: Any, faults: FaultList) -> np.ndarray:
-    """Node number for every id in ``column``, int64; -1 after noting an id that no node has."""
+def places_of(table: CsvTable | None, column: str, *, ids: Any, faults: FaultList, of_file: str = NODES) -> np.ndarray:
+    """Place among ``ids`` of every id in ``column``, int64; -1 after noting one that ``of_file`` has not."""
     import pyarrow.compute
 
     if table is None:
@@ -131,7 +131,7 @@ def _places(table: CsvTable | None, column: str, *, ids: Any, faults: FaultList)
         table.path.name,
         bad=places < 0,
         rows=table.rows,
-        describe=lambda record: f"{column} {texts[record].as_py()!r} is not an id of {NODES}",
+        describe=lambda record: f"{column} {texts[record].as_py()!r} is not an id of {of_file}",
     )
     return places
 
@@ -143,7 +143,7 @@ def _read_split(splits: CsvTable | None, *, ids: Any, y: np.ndarray, faults: Fau
 
     if splits is None:
         return stratified_split(y)
-    places = _places(splits, "id", ids=ids, faults=faults)
+    places = places_of(splits, "id", ids=ids, faults=faults)
     words = splits.text("split")
     parts = np.asarray(pyarrow.compute.index_in(words, value_set=pyarrow.array(SPLIT_NAMES)).fill_null(NO_SPLIT))
     faults.add_each(
@@ -172,7 +172,8 @@ def _read_split(splits: CsvTable | None, *, ids: Any, y: np.ndarray, faults: Fau
     return split
 
 
-def _edge_note(edges: CsvTable, *, ends: list[np.ndarray]) -> str:
+def edge_note(edges: CsvTable, *, ends: list[np.ndarray]) -> str:
+    """What was made of the edges."""
     loops = int((ends[0] == ends[1]).sum())
     ignored = [name for name in edges.header if name not in ("source", "target")]
     note = f"undirected: all {len(edges)} edges are stored both ways, duplicates merged, {loops} self loops left out"

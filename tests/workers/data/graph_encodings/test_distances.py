@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.data.distances import distance_buckets
 from workers.data.edges import Adjacency, from_edges
 from workers.data.features import DenseFeatures
 from workers.data.graph import Graph
+from workers.data.graph_encodings.distances import distance_buckets
 
 
 def graph_of(adjacency: Adjacency) -> Graph:
