@@ -35,6 +35,7 @@ _RESULT_WORDS = {
     "items_per_s": "{:,.0f} (nodes or seeds)",
     "checkpoint": "{}",
     "export": "{}",
+    "predictions": "{}",
 }
 
 

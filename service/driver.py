@@ -32,6 +32,8 @@ from workers.data.datasets import load_dataset
 from workers.data.graph import GraphDataset
 from workers.data.paths import DataPaths
 from workers.probe.describe import describe_job, profile_key
+from workers.training.export_config import check_fits
+from workers.training.folder import Folder
 
 _log = logging.getLogger(__name__)
 
@@ -42,13 +44,17 @@ AnyPlan = MegaGraphPlan | MQGNNPlan
 
 @dataclass(frozen=True)
 class RunOrder:
-    """What the engine needs to run the ranks of a job; ``job_dir`` is where they leave everything."""
+    """What the engine needs to run the ranks of a job; ``job_dir`` is where they leave everything.
+
+    ``model_from`` is the export of the job whose model is used, None to train.
+    """
 
     job_id: str
     spec: JobSpec
     plan: AnyPlan
     data: DataPaths
     job_dir: str
+    model_from: str | None = None
 
 
 class Engine(Protocol):
@@ -209,6 +215,8 @@ class _Run:
         """All phases, with the result stored at the end. Raises whatever goes wrong."""
         self._engine.connect()
         dataset = self._prepare_data()
+        if self._model_from is not None:
+            check_fits(Folder(self._model_from), spec=self.job.spec, dataset=dataset)
         shape = describe_job(self.job.spec.train_spec(), dataset)
         cluster = self._engine.shape()
         profiles = [self._find_or_measure(shape, cluster, count) for count in self._rank_counts(shape)]
@@ -222,9 +230,16 @@ class _Run:
                 plan=plan,
                 data=self._data,
                 job_dir=self._settings.job_uri(self.job.id),
+                model_from=self._model_from,
             )
         )
         insist(lambda: self._store_result(last, plan))
+
+    @property
+    def _model_from(self) -> str | None:
+        """The export of the job whose model is used."""
+        source = self.job.spec.from_job
+        return None if source is None else f"{self._settings.job_uri(source)}/export"
 
     def _store_result(self, last: dict[str, float], plan: AnyPlan) -> None:
         result = build_result(self.job.id, last=last, plan=plan, store=self._store, settings=self._settings)

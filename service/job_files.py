@@ -1,8 +1,8 @@
-"""The artifacts that a job leaves behind, by name, for the doors: its exported model and its whole checkpoints.
+"""The artifacts that a job leaves behind, by name, for the doors: its exported model, whole checkpoints, predictions.
 
-Only whole things are shown: a checkpoint is one when its ``manifest.json`` is there, an export when its ``config.json``
-is, since each is written last. Only what ``list_artifacts`` lists can be opened, so no name leads out of the job's
-folder.
+Only whole things are shown: a checkpoint is one when its ``manifest.json`` is there, and so are predictions; an export
+is one when its ``config.json`` is, since each is written last. Only what ``list_artifacts`` lists can be opened, so no
+name leads out of the job's folder.
 """
 
 import re
@@ -58,7 +58,8 @@ def find_artifact(job: Folder, path: str) -> Artifact:
 
 def _walk(job: Folder) -> Iterator[Artifact]:
     export = ["export"] if (job / "export").size("config.json") is not None else []
-    for place in [*_committed(job), *export]:
+    predictions = ["predictions"] if (job / "predictions").size("manifest.json") is not None else []
+    for place in [*_committed(job), *export, *predictions]:
         with suppress(FileNotFoundError):  # training drops old checkpoints while we look
             for file in (job / place).files():
                 yield Artifact(

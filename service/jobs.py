@@ -13,11 +13,13 @@ from typing import Any
 
 from planner.errors import GraphmillError
 from planner.plan import MegaGraphPlan, MQGNNPlan
+from service.faults import Fault
 from service.settings import Settings
 from service.spec import JobSpec, JobState
+from service.store.errors import JobNotFoundError
 from service.store.job_store import JobStore
 from service.store.records import JobRecord, MetricPoint
-from service.validation import parse_spec
+from service.validation import parse_spec, spec_invalid
 
 
 class NotPlannedError(GraphmillError):
@@ -48,10 +50,31 @@ class Jobs:
         Raises ``SpecInvalidError``, ``QueueFullError``, ``IdempotencyConflictError``.
         """
         spec: JobSpec = parse_spec(document)
+        self._check_source(spec)
         limit = self.settings.max_pending_jobs
         record, created = self.store.create_job(spec, idempotency_key=idempotency_key, max_pending=limit)
         self._wake()
         return record, created
+
+    def _check_source(self, spec: JobSpec) -> None:
+        """The job whose model is used must have finished, with the same kind and model."""
+        if spec.from_job is None:
+            return
+        try:
+            source = self.store.get_job(spec.from_job)
+        except JobNotFoundError:
+            fix = "give the id of a job of this service"
+            raise spec_invalid(Fault(pointer="/from_job", detail=f"no job {spec.from_job}", fix=fix)) from None
+        if source.state is not JobState.FINISHED:
+            detail = f"job {source.id} is {source.state}"
+            raise spec_invalid(Fault(pointer="/from_job", detail=detail, fix="give a job that has FINISHED"))
+        if source.spec.task != "train":
+            detail = f"job {source.id} used a model, it trained none"
+            raise spec_invalid(Fault(pointer="/from_job", detail=detail, fix=f"give job {source.spec.from_job}"))
+        for field in ("kind", "model"):
+            if getattr(spec, field) != getattr(source.spec, field):
+                detail = f"job {source.id} has another {field}: {getattr(source.spec, field)}"
+                raise spec_invalid(Fault(pointer=f"/{field}", detail=detail, fix=f"repeat the {field} of that job"))
 
     def cancel(self, job_id: str) -> JobRecord:
         """Ask for the end of a job. Raises ``JobNotFoundError``, ``JobEndedError``."""

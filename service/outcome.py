@@ -32,7 +32,8 @@ def build_result(
         "peak_memory_bytes": {str(rank): size for rank, size in measured.memory_bytes.items()},
         "predicted_memory_bytes": None if predicted is None else list(predicted.memory_bytes),
         "checkpoint": checkpoints[-1].uri if checkpoints else None,
-        "export": (job / "export").uri,
+        "export": (job / "export").uri if (job / "export").size("config.json") is not None else None,
+        "predictions": (job / "predictions").uri if (job / "predictions").size("manifest.json") is not None else None,
         "files": [artifact.path for artifact in list_artifacts(job)],
         "restarts": store.get_job(job_id).restarts,
     }

@@ -69,6 +69,7 @@ def loop_config(order: RunOrder) -> LoopConfig:
         data_root=order.data.root,
         data_cache=order.data.cache,
         job_dir=order.job_dir,
+        model_from=order.model_from,
     )
 
 

@@ -76,4 +76,4 @@ class JobSpec(TrainSpec):
 
     def train_spec(self) -> TrainSpec:
         """The part that the ranks need."""
-        return TrainSpec(kind=self.kind, dataset=self.dataset, model=self.model, training=self.training)
+        return TrainSpec(**{name: getattr(self, name) for name in TrainSpec.model_fields})

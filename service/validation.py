@@ -35,11 +35,16 @@ def parse_spec(document: Any) -> JobSpec:
     """Check a decoded JSON document, strictly: no text is taken for a number. Raises ``SpecInvalidError``."""
     faults = find_faults(document)
     if faults:
-        many = f"more than {_MAX_FAULTS} faults" if len(faults) > _MAX_FAULTS else f"{len(faults)} faults"
-        count = "1 fault" if len(faults) == 1 else many
-        listed = "; ".join(f"{fault.pointer or 'the document'}: {fault.detail}" for fault in faults)
-        raise SpecInvalidError(f"the job spec has {count}: {listed}", faults=[fault.model_dump() for fault in faults])
+        raise spec_invalid(*faults)
     return JobSpec.model_validate_json(json.dumps(document), strict=True)
+
+
+def spec_invalid(*faults: Fault) -> SpecInvalidError:
+    """One error that lists them all."""
+    many = f"more than {_MAX_FAULTS} faults" if len(faults) > _MAX_FAULTS else f"{len(faults)} faults"
+    count = "1 fault" if len(faults) == 1 else many
+    listed = "; ".join(f"{fault.pointer or 'the document'}: {fault.detail}" for fault in faults)
+    return SpecInvalidError(f"the job spec has {count}: {listed}", faults=[fault.model_dump() for fault in faults])
 
 
 def find_faults(document: Any) -> list[Fault]:
@@ -97,12 +102,22 @@ def _with_usable_model(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rules_between_fields(document: dict[str, Any]) -> Iterator[Fault]:
+    yield from _check_use(document.get("task", "train"), document.get("from_job"))
     dataset, model = document.get("dataset"), document.get("model")
     if isinstance(dataset, dict):
         yield from _check_dataset(dataset)
     if isinstance(model, dict):
         yield from _check_model_name(model, document.get("kind"))
         yield from _check_heads(model)
+
+
+def _check_use(task: Any, from_job: Any) -> Iterator[Fault]:
+    if task == "train" and from_job is not None:
+        fix = "leave it out, or set task to predict or evaluate"
+        yield Fault(pointer="/from_job", detail="training starts from fresh weights", fix=fix)
+    if task in ("predict", "evaluate") and from_job is None:
+        fix = "give the id of the finished job whose model is used"
+        yield Fault(pointer="/from_job", detail=f"task {task} needs a trained model", fix=fix)
 
 
 def _check_dataset(dataset: Mapping[str, Any]) -> Iterator[Fault]:

@@ -27,6 +27,12 @@ class CheckpointInvalidError(GraphmillError):
     code = "checkpoint_invalid"
 
 
+class ExportMismatchError(GraphmillError):
+    """A trained model is to be used on data of another shape, or under another model spec than it was trained with."""
+
+    code = "export_mismatch"
+
+
 class TrainingDivergedError(GraphmillError):
     """The loss became NaN or infinite; the message names step and rank."""
 

@@ -41,6 +41,7 @@ class LoopConfig(Frozen):
     data_root: Path | None
     data_cache: Path
     job_dir: str
+    model_from: str | None = None
 
 
 def train_loop(config: dict[str, Any]) -> dict[str, float]:
@@ -66,6 +67,7 @@ def train_loop(config: dict[str, Any]) -> dict[str, float]:
                 data=DataPaths(root=loop.data_root, cache=loop.data_cache),
                 job_dir=job_dir,
                 report=_reporter(rank=rank, node=node),
+                model_from=None if loop.model_from is None else Folder(loop.model_from),
             )
         )
 

@@ -1,4 +1,4 @@
-"""The one door to both runtimes: a plan's kind decides which of them trains.
+"""The one door to both runtimes: a plan's kind decides which of them runs, the spec's task what it does.
 
 Comes in: a ``RankRun`` (spec, plan, rank, data, where to write, how to report). Goes out: the figures of the run, equal
 on all ranks. Knows nothing of Ray: a rank started by ``torchrun`` or by a test goes through the same door.
@@ -11,7 +11,7 @@ from workers.training.run import RankRun
 
 
 def run_rank(run: RankRun) -> dict[str, float]:
-    """Train as ``run.plan`` says, on this rank. Collective.
+    """Train, or use a trained model, as ``run.plan`` says, on this rank. Collective.
 
     Raises ``PlanInvalidError`` for a plan that belongs to another run, and the errors of ``workers.errors``.
     """
@@ -22,9 +22,11 @@ def run_rank(run: RankRun) -> dict[str, float]:
         )
     torch.set_num_threads(run.plan.num_threads)
     if run.plan.kind == "megagraph":
+        from workers.megagraph.predict import predict as predict_megagraph
         from workers.megagraph.train import train as train_megagraph
 
-        return train_megagraph(run)
+        return train_megagraph(run) if run.spec.task == "train" else predict_megagraph(run)
+    from workers.mqgnn.predict import predict as predict_mqgnn
     from workers.mqgnn.train import train as train_mqgnn
 
-    return train_mqgnn(run)
+    return train_mqgnn(run) if run.spec.task == "train" else predict_mqgnn(run)

@@ -108,12 +108,22 @@ class TrainingSpec(Frozen):
 
 
 class TrainSpec(Frozen):
-    """One training run, without the service's words around it."""
+    """One run, without the service's words around it: training, or the use of what job ``from_job`` has trained."""
 
     kind: Kind
+    task: Literal["train", "predict", "evaluate"] = "train"
+    from_job: str | None = Field(default=None, max_length=100, description="id of the finished job whose model is used")
     dataset: DatasetSpec
     model: ModelSpec
     training: TrainingSpec = TrainingSpec()
+
+    @model_validator(mode="after")
+    def _model_to_use(self) -> "TrainSpec":
+        if self.task == "train" and self.from_job is not None:
+            raise ValueError("from_job belongs to task predict or evaluate; training starts from fresh weights")
+        if self.task != "train" and self.from_job is None:
+            raise ValueError(f"task {self.task} needs from_job, the id of the finished job whose model is used")
+        return self
 
     @model_validator(mode="after")
     def _model_of_kind(self) -> "TrainSpec":

@@ -10,6 +10,7 @@ from service.settings import Settings
 from service.spec import JobState
 from service.store.errors import QueueFullError
 from service.store.job_store import JobStore
+from service.validation import SpecInvalidError
 from tests.kit.builders import job_document, metric, two_rank_plan
 
 
@@ -77,3 +78,23 @@ def test_measuring_takes_the_slowest_rank_and_leaves_the_warm_up_out() -> None:
     found = measure(points)
     assert found.step_time_s == 3.0
     assert found.memory_bytes == {1: 10}
+
+
+def test_a_model_is_used_only_of_a_job_that_has_finished_with_the_same_model(jobs: Jobs) -> None:
+    source, _ = jobs.submit(job_document())
+    use = {"task": "predict", "from_job": source.id}
+    with pytest.raises(SpecInvalidError, match=r"/from_job: job .* is PENDING"):
+        jobs.submit(job_document(**use))
+    with pytest.raises(SpecInvalidError, match="/from_job: no job nothing"):
+        jobs.submit(job_document(task="evaluate", from_job="nothing"))
+    for state in (JobState.PROFILING, JobState.PLANNING, JobState.SCHEDULING, JobState.RUNNING, JobState.FINISHED):
+        jobs.store.move(source.id, state)
+    with pytest.raises(SpecInvalidError, match=r"/model: job .* has another model"):
+        jobs.submit(job_document(**use, model={"name": "graphormer", "hidden_size": 32, "num_heads": 4}))
+    assert jobs.submit(job_document(**use))[1]
+
+
+@pytest.mark.parametrize("use", [{"task": "predict"}, {"from_job": "some"}])
+def test_using_a_model_and_naming_its_job_belong_together(jobs: Jobs, use: dict[str, str]) -> None:
+    with pytest.raises(SpecInvalidError, match="from_job"):
+        jobs.submit(job_document(**use))

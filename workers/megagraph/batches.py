@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from workers.comm.axis import Axis
-from workers.data.graph import Graph, GraphDataset
+from workers.data.graph import NO_SPLIT, Graph, GraphDataset
 from workers.data.graph_encodings.distances import distance_buckets
 from workers.data.partition import NodeCut, NodeCuts
 from workers.data.shard_edges import join_edges, shard_edges
@@ -29,8 +29,9 @@ class LabelledBatch:
     """Some rows of some graphs, with what is known of their classes."""
 
     inputs: GraphBatch
-    y: Tensor  # int64 [n], -1 where there is no label
-    split: Tensor  # int8 [n]
+    y: Tensor  # of every prediction, as in ``workers.data.graph.Graph``: n rows, or one per graph
+    split: Tensor  # int8, likewise
+    ids: Tensor  # int64, likewise: number of the node or graph in the data set; -1 where another shard counts it
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class _GraphShard:
     node_ids: Tensor
     y: Tensor
     split: Tensor
+    ids: Tensor
     buckets: Tensor | None
     edges: RowEdges | None
 
@@ -96,11 +98,17 @@ class ShardedBatches:
             layout=layout,
             draw=draw,
         )
+        outputs = () if self._dataset.task == "classes" else (self._dataset.num_classes,)
         return LabelledBatch(
             inputs=inputs,
-            y=self._joined([shard.y for shard in shards], torch.int64),
+            y=self._joined([shard.y for shard in shards], self._label_dtype, *outputs),
             split=self._joined([shard.split for shard in shards], torch.int8),
+            ids=self._joined([shard.ids for shard in shards], torch.int64),
         )
+
+    @property
+    def _label_dtype(self) -> torch.dtype:
+        return torch.int64 if self._dataset.task == "classes" else self._dtype
 
     def _joined(self, parts: list[Tensor], dtype: torch.dtype, *columns: int) -> Tensor:
         if len(parts) == 1:  # one large graph: no copy of its features in every step
@@ -121,16 +129,27 @@ class ShardedBatches:
         graph = self._dataset.graphs[index]
         cut = self._cuts.cut(index, self._axis.size)
         nodes = cut.nodes(self._axis.index)
+        y, split, ids = self._labels(index, nodes)
         return _GraphShard(
             sizes=cut.sizes,
             x=self._placed(graph.features.gather(nodes), self._dtype),
             degree=self._placed(graph.in_degrees(nodes), torch.int64),
             node_ids=self._placed(nodes + self._first_ids[index], torch.int64),
-            y=self._placed(graph.y[nodes], torch.int64),
-            split=self._placed(graph.split[nodes], torch.int8),
+            y=self._placed(y, self._label_dtype),
+            split=self._placed(split, torch.int8),
+            ids=self._placed(ids, torch.int64),
             buckets=self._buckets(graph, cut),
             edges=shard_edges(graph, cut=cut, shard=self._axis.index).to(self._device) if self._needs.edges else None,
         )
+
+    def _labels(self, index: int, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Labels, parts and numbers of what is predicted here. All shards predict a graph; the first counts it."""
+        graph = self._dataset.graphs[index]
+        if self._dataset.level == "node":
+            return graph.y[nodes], graph.split[nodes], nodes + self._first_ids[index]
+        if self._axis.index == 0:
+            return graph.y, graph.split, np.array([index])
+        return graph.y, np.full(1, NO_SPLIT, dtype=np.int8), np.array([-1])
 
     def _buckets(self, graph: Graph, cut: NodeCut) -> Tensor | None:
         """Of the rows that attend here and all nodes, both in the order of the cut."""

@@ -47,6 +47,13 @@ class GraphDealer:
     def evaluation(self, *, num_replicas: int) -> list[tuple[int, ...]]:
         """The graphs that hold validation or test nodes, in batches of one for each replica, like sizes together."""
         scored = [index for index, graph in enumerate(self._graphs) if np.isin(graph.split, (VALIDATION, TEST)).any()]
+        return self._in_turns(scored, num_replicas)
+
+    def everything(self, *, num_replicas: int) -> list[tuple[int, ...]]:
+        """All graphs, in batches as for ``evaluation``."""
+        return self._in_turns(list(range(len(self._graphs))), num_replicas)
+
+    def _in_turns(self, scored: list[int], num_replicas: int) -> list[tuple[int, ...]]:
         scored.sort(key=lambda index: -self._graphs[index].num_nodes)
         return [tuple(scored[start : start + num_replicas]) for start in range(0, len(scored), num_replicas)]
 

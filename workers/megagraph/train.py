@@ -9,6 +9,7 @@ many train alike and a resumed run continues as if it had never stopped.
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -25,6 +26,7 @@ from workers.megagraph.parallelize import ParallelModel, check_partition, check_
 from workers.megagraph.training_step import evaluate_global, run_step
 from workers.models.registry import build_model
 from workers.ops.counter_dropout import draw_of
+from workers.training.export import load_exported
 from workers.training.losses import build_loss
 from workers.training.memory import PeakMemory
 from workers.training.milestones import Milestones
@@ -39,24 +41,36 @@ def train(run: RankRun) -> dict[str, float]:
 
     Raises ``DatasetInvalidError``, ``PlanInvalidError`` and ``TrainingDivergedError``.
     """
+    memory = PeakMemory(run.device)
+    memory.start()
+    with open_run(run) as (dataset, dealer, parallel):
+        if not dealer.steps_per_epoch:
+            raise DatasetInvalidError(
+                f"{dataset.name} has nothing labelled in its training split; nothing to learn from"
+            )
+        return _train(run, dataset=dataset, dealer=dealer, parallel=parallel, memory=memory)
+
+
+@contextmanager
+def open_run(run: RankRun) -> Iterator[tuple[GraphDataset, GraphDealer, ParallelModel]]:
+    """The data set, who gets which graph, and this rank's part of the model. Collective; frees all groups at the end.
+
+    Raises ``PlanInvalidError`` for a plan that does not fit, ``CheckpointInvalidError`` for an export that is none.
+    """
     check_runnable(run.plan, units=run.spec.model.units)
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
     cuts = NodeCuts(dataset.graphs, partition=run.plan.partition, num_parts=run.plan.largest_cp_degree)
     check_partition(run.plan, cuts=cuts)
-    memory = PeakMemory(run.device)
-    memory.start()
     dealer = GraphDealer(
         dataset,
         batch_size=run.spec.training.batch_size,
         seed=run.spec.training.seed,
         num_micro_batches=run.plan.num_micro_batches,
     )
-    if not dealer.steps_per_epoch:
-        raise DatasetInvalidError(f"{dataset.name} has no labelled node in its training split; nothing to learn from")
     parallel = _build(run, dataset=dataset, dealer=dealer, cuts=cuts)
     try:
-        return _train(run, dataset=dataset, dealer=dealer, parallel=parallel, memory=memory)
+        yield dataset, dealer, parallel
     finally:
         parallel.close()
 
@@ -65,6 +79,8 @@ def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer, cuts: No
     """The model, as the plan spreads it. Collective."""
     spec, dtype = run.spec.model, getattr(torch, run.spec.training.dtype)
     model = build_model(spec, num_features=dataset.num_features, num_classes=dataset.num_classes)
+    if run.model_from is not None:
+        model.load_state_dict(load_exported(run.model_from).state_dict())
 
     def batches(mesh: Mesh) -> ShardedBatches:
         return ShardedBatches(

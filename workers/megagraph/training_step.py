@@ -60,9 +60,7 @@ def evaluate_global(
     ``batches`` are the graphs of every batch over all replicas.
     """
     parallel.model.eval()
-    board = Scoreboard(
-        objective.metrics, task=objective.task, num_outputs=objective.num_outputs, device=parallel.executor.device
-    )
+    board = Scoreboard.of(objective, device=parallel.executor.device)
     for outputs, batch in parallel.executor.predict(Round(batches, draw=0)):
         board.add(outputs, y=batch.y, split=batch.split)
     return board.scores(parallel.world)

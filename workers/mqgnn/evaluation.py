@@ -63,19 +63,26 @@ class Evaluator:
 
         Collective. Leaves ``model`` in evaluation mode.
         """
+        board = Scoreboard.of(objective, device=self._device)
+        for nodes, outputs in self.outputs(model):
+            y = torch.from_numpy(self._graph.y[nodes]).to(self._device)
+            split = torch.from_numpy(self._graph.split[nodes]).to(self._device)
+            board.add(outputs, y=y, split=split)
+        return board.scores(self._axis)
+
+    @torch.inference_mode()
+    def outputs(self, model: nn.Module) -> Iterator[tuple[slice, Tensor]]:
+        """What ``model`` says of this replica's nodes, chunk by chunk: (nodes, [len(nodes), C]).
+
+        Collective. Leaves ``model`` in evaluation mode.
+        """
         model.eval()
         hidden: Tensor | None = None
         for layer in range(len(model.convs) - 1):
             hidden = self._hidden(model, hidden, layer=layer)
-        board = Scoreboard(
-            objective.metrics, task=objective.task, num_outputs=objective.num_outputs, device=self._device
-        )
         last = len(model.convs) - 1
         for nodes in self._chunks(model, layer=last):
-            y = torch.from_numpy(self._graph.y[nodes]).to(self._device)
-            split = torch.from_numpy(self._graph.split[nodes]).to(self._device)
-            board.add(self._outputs(model, hidden, layer=last, nodes=nodes), y=y, split=split)
-        return board.scores(self._axis)
+            yield nodes, self._outputs(model, hidden, layer=last, nodes=nodes)
 
     def _hidden(self, model: nn.Module, hidden: Tensor | None, *, layer: int) -> Tensor:
         """What ``layer`` makes of all nodes [N, F_out]: this replica's run, then everybody's."""

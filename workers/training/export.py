@@ -11,12 +11,10 @@ from pydantic import TypeAdapter
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from workers.errors import CheckpointInvalidError
 from workers.models.registry import build_model
 from workers.spec import ModelSpec
+from workers.training.export_config import FORMAT, no_export, read_config
 from workers.training.folder import Folder
-
-_FORMAT = 1
 
 
 def export_model(
@@ -30,7 +28,7 @@ def export_model(
 ) -> None:
     """Write the parameters in ``state`` with all that is needed to use them. ``config.json`` comes last: it commits."""
     config = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "model": spec.model_dump(mode="json"),
         "num_features": num_features,
         "num_classes": num_classes,
@@ -43,15 +41,11 @@ def export_model(
 
 def load_exported(folder: Folder) -> torch.nn.Module:
     """Build the plain module from an exported folder. Raises ``CheckpointInvalidError`` when it is not one."""
+    config = read_config(folder)
     try:
-        config = json.loads(folder.read("config.json"))
         tensors = load_tensors(folder.read("model.safetensors"))
     except FileNotFoundError as error:
-        raise CheckpointInvalidError(
-            f"{folder.uri} holds no exported model: config.json and model.safetensors are needed"
-        ) from error
-    if config["format"] != _FORMAT:
-        raise CheckpointInvalidError(f"{folder.uri} has export format {config['format']}; this version reads {_FORMAT}")
+        raise no_export(folder) from error
     spec: ModelSpec = TypeAdapter(ModelSpec).validate_python(config["model"])
     model = build_model(spec, num_features=config["num_features"], num_classes=config["num_classes"])
     model.load_state_dict(tensors)

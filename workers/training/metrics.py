@@ -20,6 +20,7 @@ from workers.comm.axis import Axis
 from workers.data.graph import SPLIT_NAMES, Task
 from workers.spec import MetricName
 from workers.training.losses import is_known
+from workers.training.objective import Objective
 
 LOWER_IS_BETTER: frozenset[MetricName] = frozenset({"mae", "rmse"})
 
@@ -47,6 +48,11 @@ class Scoreboard:
             self._tallies.append(ErrorSums(num_outputs, device=device))
         if {"roc_auc", "average_precision"} & set(asked):
             self._tallies.append(Rankings(num_outputs, task=task, device=device))
+
+    @classmethod
+    def of(cls, objective: Objective, *, device: torch.device) -> "Scoreboard":
+        """For the metrics of ``objective``."""
+        return cls(objective.metrics, task=objective.task, num_outputs=objective.num_outputs, device=device)
 
     def add(self, outputs: Tensor, *, y: Tensor, split: Tensor) -> None:
         """Take in predictions [n, C] of rows with labels ``y`` [n] or [n, T] and parts ``split`` [n]."""

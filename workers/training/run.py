@@ -27,7 +27,8 @@ class RankRun:
     """Everything that one rank needs. ``report`` is collective: all ranks call it equally often, in the same order.
 
     With ``world_size > 1`` the default process group exists (nccl on GPUs, gloo on CPUs); alone there may be none.
-    ``job_dir`` holds ``checkpoints/`` and ``export/``.
+    ``job_dir`` holds ``checkpoints/``, ``export/`` and ``predictions/``; ``model_from`` is the export that the task
+    uses, None to train.
     """
 
     spec: TrainSpec
@@ -38,3 +39,4 @@ class RankRun:
     data: DataPaths
     job_dir: Folder
     report: Callable[[Report], None]
+    model_from: Folder | None = None
