@@ -1,5 +1,6 @@
 """A job from PENDING to each of its ends, with an engine in place of the cluster; data and store are real."""
 
+import json
 import signal
 import sys
 import threading
@@ -26,6 +27,8 @@ from service.store.job_store import JobStore
 from service.store.records import JobRecord
 from tests.kit.builders import cluster_spec, job_document, metric, two_rank_plan
 from workers.data.paths import DataPaths
+from workers.training.export_config import FORMAT
+from workers.training.folder import Folder
 
 LAST = {"test_accuracy": 0.8, "val_accuracy": 0.9, "best_epoch": 3.0, "done": 1.0}
 
@@ -416,3 +419,23 @@ def test_a_sigterm_is_a_failure_with_a_reason(store: JobStore, settings: Setting
     job = submit(store)
     run(store, settings, job, train=lambda: sys.exit(15))  # what Ray makes of SIGTERM
     assert reason_of(store, job)[0] == "driver_stopped"
+
+
+def test_a_model_that_does_not_fit_the_data_ends_the_job_before_any_rank_starts(
+    store: JobStore, settings: Settings
+) -> None:
+    export = Folder(settings.job_uri("job-1")) / "export"
+    job = submit(store, task="predict", from_job="job-1")
+    assert "train" not in run(store, settings, job).calls
+    assert reason_of(store, job)[0] == "checkpoint_invalid"  # nothing was exported
+    config = {"format": FORMAT, "model": job.spec.model.model_dump(mode="json"), "num_features": 5, "num_classes": 4}
+    export.write("config.json", json.dumps(config).encode())
+    job = submit(store, task="predict", from_job="job-1")
+    assert "train" not in run(store, settings, job).calls
+    assert reason_of(store, job)[0] == "export_mismatch"
+    export.write("config.json", json.dumps({**config, "num_features": 34}).encode())
+    job = submit(store, task="predict", from_job="job-1")
+    order = run(store, settings, job).order
+    assert order is not None
+    assert order.model_from == export.uri
+    assert store.get_job(job.id).state is JobState.FINISHED

@@ -23,6 +23,7 @@ def job(tmp_path: Path) -> Folder:
         "checkpoints/step-00000020/rank-00000.pt",  # the job was cut off before the manifest
         "checkpoints/step-00000010/.manifest.json.k3j2",
         "checkpoints/other/manifest.json",
+        "predictions/part-00000.parquet",
         "logs/driver.log",
         "secret.txt",
     ):
@@ -75,6 +76,12 @@ def test_what_is_not_listed_is_not_found(job: Folder, path: str) -> None:
 def test_an_export_is_none_before_its_configuration_is_there(job: Folder) -> None:
     Path((job / "export").uri, "config.json").unlink()
     assert [artifact.path for artifact in list_artifacts(job)] == SHOWN[:1]
+
+
+def test_predictions_are_none_before_their_manifest_is_there(job: Folder) -> None:
+    (job / "predictions").write("manifest.json", b"{}")
+    shown = [artifact.path for artifact in list_artifacts(job)]
+    assert shown == sorted([*SHOWN, "predictions/manifest.json", "predictions/part-00000.parquet"])
 
 
 def test_a_checkpoint_that_is_dropped_while_it_is_listed_is_left_out(

@@ -1,6 +1,7 @@
 """Batches of own rows: shards tile the graphs, ids are the same everywhere, and nothing is made twice."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +9,15 @@ import torch
 
 from tests.distributed.odd_graphs import odd_set, one_graph
 from workers.comm.axis import Axis
-from workers.data.graph import GraphDataset
+from workers.data.graph import GraphDataset, Task
 from workers.data.graph_encodings.distances import distance_buckets
 from workers.megagraph import batches as module
 from workers.megagraph.batches import LabelledBatch, ShardedBatches
+from workers.megagraph.training_step import masked_loss
 from workers.model_specs import Needs
+from workers.spec import TrainingSpec
+from workers.training.losses import build_loss
+from workers.training.objective import resolve_objective
 
 MAX_DISTANCE = 2
 
@@ -44,6 +49,33 @@ def test_the_shards_of_all_ranks_tile_each_graph_of_the_batch(degree: int) -> No
         buckets = torch.cat([part.inputs.buckets[position] for part in parts])
         assert np.array_equal(buckets, distance_buckets(source, rows=everything, max_distance=MAX_DISTANCE))
         assert torch.cat([part.y[own] for part, own in zip(parts, rows, strict=True)]).tolist() == source.y.tolist()
+
+
+@pytest.mark.parametrize("task", ["classes", "regression"])
+def test_a_graph_that_is_predicted_as_a_whole_is_counted_by_its_first_shard_alone(task: Task) -> None:
+    dataset, graphs = graph_level(odd_set(), task=task), (4, 0, 1)
+    first, second = (shard(dataset, graphs, index=index, degree=2) for index in range(2))
+    expected = np.concatenate([dataset.graphs[graph].y for graph in graphs])
+    for part in (first, second):
+        assert np.array_equal(part.y, expected)
+    assert (first.ids.tolist(), second.ids.tolist()) == ([4, 0, 1], [-1, -1, -1])
+    assert first.split.tolist() == [int(dataset.graphs[graph].split[0]) for graph in graphs]
+    assert second.split.tolist() == [-1, -1, -1]
+    outputs = torch.randn(3, dataset.num_classes)
+    loss = build_loss(resolve_objective(TrainingSpec(), dataset))
+    assert masked_loss(outputs, first, loss=loss, num_targets=1) > 0
+    assert masked_loss(outputs, second, loss=loss, num_targets=1) == 0
+    none = shard(dataset, (), index=0, degree=2)
+    assert none.y.shape == ((0,) if task == "classes" else (0, 1))
+
+
+def graph_level(dataset: GraphDataset, *, task: Task) -> GraphDataset:
+    """The same graphs, each with one label and one part."""
+    split = np.zeros(1, dtype=np.int8)
+    labels = [np.array([n % 2]) if task == "classes" else np.array([[n / 2]], "f4") for n in range(len(dataset.graphs))]
+    graphs = tuple(replace(graph, y=y, split=split) for graph, y in zip(dataset.graphs, labels, strict=True))
+    num_outputs = 2 if task == "classes" else 1
+    return replace(dataset, graphs=graphs, level="graph", task=task, num_classes=num_outputs)
 
 
 def test_all_ranks_agree_on_the_layout() -> None:
