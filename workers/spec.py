@@ -50,7 +50,7 @@ NAMED_DATASETS: dict[str, str] = {
 
 
 class DatasetSpec(Frozen):
-    """A data set by ``name`` or the user's own files by ``path`` (a folder with edges.csv and nodes.csv)."""
+    """A data set by ``name`` or the user's own files by ``path`` (a folder with edges.csv, nodes.csv, perhaps graphs.csv)."""
 
     name: str | None = None
     path: str | None = None

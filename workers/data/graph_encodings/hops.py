@@ -4,6 +4,8 @@ Token k is row v of A_norm^k X, with A_norm = D^-1/2 (A + I) D^-1/2 (degrees wit
 Features are propagated a few columns at a time, so a sparse X never stands in memory as a whole.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import scipy.sparse
 
@@ -40,7 +42,7 @@ def hop_features(
     return tokens
 
 
-def _columns(graph: Graph):
+def _columns(graph: Graph) -> Callable[[int, int], np.ndarray]:
     """(first, last) -> float64 [N, last - first] of the features."""
     features = graph.features
     if isinstance(features, DenseFeatures):

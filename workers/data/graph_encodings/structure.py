@@ -4,8 +4,7 @@ Encodings say where a node lies among the others whatever the direction of the e
 undirected view (as in Graphormer and in Dwivedi & Bresson's GT).
 """
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numba
@@ -35,17 +34,16 @@ def inverse_square_roots(degrees: np.ndarray) -> np.ndarray:
     return np.where(degrees > 0, 1 / np.sqrt(np.maximum(degrees, 1)), 0.0)
 
 
-def over_chunks(
-    num_rows: int, work: Callable[[int, int], None], *, chunk: int, num_threads: int, bounds: Sequence[int] = ()
-) -> None:
-    """``work(first, last)`` for every run of ``chunk`` rows (or between ``bounds``), ``num_threads`` at a time."""
-    cuts = list(bounds) or [*range(0, num_rows, chunk), num_rows]
+def over_chunks(num_rows: int, work: Callable[[int, int], None], *, chunk: int, num_threads: int) -> None:
+    """``work(first, last)`` for every run of ``chunk`` rows, ``num_threads`` at a time."""
+    starts = range(0, num_rows, chunk)
+    ends = [min(start + chunk, num_rows) for start in starts]
     if num_threads == 1:
-        for first, last in itertools.pairwise(cuts):
-            work(first, last)
+        for start, end in zip(starts, ends, strict=True):
+            work(start, end)
         return
     with ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(work, cuts[:-1], cuts[1:]))
+        list(pool.map(work, starts, ends))
 
 
 @numba.njit(nogil=True, cache=True)

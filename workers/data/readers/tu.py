@@ -6,6 +6,7 @@ ten folds of Errica et al. ("A Fair Comparison of Graph Neural Networks", ICLR 2
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,8 @@ def read_tu(source: Source, *, paths: DataPaths, split: int) -> GraphDataset:
     return build_dataset(source.name, graphs=graphs, num_classes=int(y.max()) + 1, notes=notes, level="graph")
 
 
-def _read(source: Source, *, folder: Path):
+def _read(source: Source, *, folder: Path) -> tuple[Any, dict[str, Any], dict[str, int]]:
+    """PyG's (data of all graphs, where each starts, how many columns of what)."""
     from torch_geometric.io import read_tu_data
 
     try:
