@@ -16,8 +16,11 @@ __all__ = [
     "DatasetSpec",
     "GraphormerSpec",
     "Kind",
+    "LossName",
+    "MetricName",
     "ModelSpec",
     "SampledGNNSpec",
+    "ScheduleSpec",
     "TrainSpec",
     "TrainingSpec",
 ]
@@ -50,7 +53,7 @@ NAMED_DATASETS: dict[str, str] = {
 
 
 class DatasetSpec(Frozen):
-    """A data set by ``name`` or the user's own files by ``path`` (a folder with edges.csv, nodes.csv, perhaps graphs.csv)."""
+    """A data set by ``name``, or the user's own files by ``path`` (edges.csv, nodes.csv; many graphs: graphs.csv)."""
 
     name: str | None = None
     path: str | None = None
