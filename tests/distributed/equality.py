@@ -206,7 +206,7 @@ def relative_errors(values: Mapping[Name, Tensor], *, exact: Mapping[Name, Tenso
 
 def spread(case: Case, *, rank: int, model: GraphTransformer, plan: MegaGraphPlan) -> tuple[ParallelModel, GraphDealer]:
     """``model`` as ``plan`` spreads it, and the dealer of the graphs of ``case``."""
-    check_runnable(plan, units=case.spec.units)
+    check_runnable(plan, units=tuple(model.units()))
     dealer = GraphDealer(case.dataset, batch_size=case.batch_size, seed=3, num_micro_batches=case.num_micro_batches)
     cuts = NodeCuts(case.dataset.graphs, partition=plan.partition, num_parts=plan.largest_cp_degree)
     dealing = Dealing(

@@ -46,7 +46,7 @@ class Executor:
     ) -> None:
         self._stages = stages
         self._dealing = dealing
-        self._links = links
+        self.links = links
         self.ledger = ledger
         self._like = like
 
@@ -61,7 +61,7 @@ class Executor:
 
     def settle(self) -> None:
         """Wait until everything that was sent has left."""
-        self._links.settle()
+        self.links.settle()
 
     def play(
         self, actions: Sequence[Action], *, work: Round, loss: Callable[[Tensor, LabelledBatch], Tensor]
@@ -112,19 +112,19 @@ class Executor:
         source = handed_over(action, num_stages=self._dealing.num_stages)
         if source is None:
             return None
-        return self._links.expect(route=self._route(source, work), tag=_tag(source, work), like=self._like)
+        return self.links.expect(route=self._route(source, work), tag=_tag(source, work), like=self._like)
 
     def take(self, action: Action, work: Round, expected: Expected) -> Tensor:
         """What ``action`` waits for, when it is here."""
         source = handed_over(action, num_stages=self._dealing.num_stages)
         assert source is not None, "nothing is expected from nobody"
-        return self._links.receive(expected, tag=_tag(source, work))
+        return self.links.receive(expected, tag=_tag(source, work))
 
     def give(self, action: Action, work: Round, rows: Tensor) -> None:
         """Send what ``action`` made to the neighbour that waits for it."""
         made = hands_over(action)
         assert made is not None, "W hands on nothing"
-        self._links.send(rows, route=self._route(made, work), tag=_tag(made, work))
+        self.links.send(rows, route=self._route(made, work), tag=_tag(made, work))
 
     def _route(self, handover: Handover, work: Round) -> Route:
         stage, direction, micro_batch = handover
