@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from planner.plan import Partition
-from tests.distributed.equality import Case, plan_of
+from tests.distributed.equality import Case, Width, plan_of
 from tests.distributed.odd_graphs import odd_set
 from workers.data.partition import NATURAL
 from workers.data.paths import DataPaths
@@ -46,12 +46,14 @@ def run_train(
     exchange: str = "ring",
     ulysses: int = 1,
     partition: Partition = NATURAL,
+    stages: tuple[Width, ...] = (),
+    schedule: str = "1f1b",
     num_micro_batches: int = 1,
     report_every_steps: int = 1,
     stop_after_step: int | None = None,
     **training: Any,
 ) -> RunOutcome:
-    """Train ``dataset`` with ``cp`` x ``dp`` ranks into ``folder``; fail after ``stop_after_step``."""
+    """Train ``dataset`` with ``cp`` x ``dp`` ranks, or ``stages``, into ``folder``; fail after ``stop_after_step``."""
     case = Case(
         odd_set(),
         cp=cp,
@@ -59,6 +61,8 @@ def run_train(
         exchange=exchange,
         ulysses=ulysses,
         partition=partition,
+        stages=stages,
+        schedule=schedule,
         num_micro_batches=num_micro_batches,
         spec=MODEL,
     )

@@ -161,7 +161,9 @@ def test_a_whole_run_on_two_ranks_reports_what_one_rank_reports(pool, tmp_path):
         )
     assert (tmp_path / "two" / "export" / "model.safetensors").exists()
     assert {path.name for path in (tmp_path / "two" / "checkpoints").glob("step-*/*")} == {
-        "rank-00000.pt",
+        "__0_0.distcp",
+        "__1_0.distcp",
+        ".metadata",
         "manifest.json",
     }
 

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from workers.spec import MetricName
 from workers.training.metrics import LOWER_IS_BETTER
+from workers.training.state import model_tensors
 
 
 @dataclass
 class BestModel:
-    """The weights at the best validation score so far (the first of equals), kept on the CPU."""
+    """This rank's weights at the best validation score so far (the first of equals), kept on the CPU."""
 
     metric: MetricName
     epoch: int = 0
@@ -27,7 +28,7 @@ class BestModel:
             self.num_worse += 1
             return False
         self.epoch, self.scores, self.num_worse = epoch, scores, 0
-        self.state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+        self.state = {name: tensor.detach().cpu().clone() for name, tensor in model_tensors(model).items()}
         return True
 
     def has_waited(self, patience: int | None) -> bool:

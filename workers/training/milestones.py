@@ -7,10 +7,10 @@ A run whose score no longer gets better may end early; the scores are equal on a
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from workers.comm.axis import Axis
 from workers.data.graph import GraphDataset
@@ -21,6 +21,7 @@ from workers.training.memory import PeakMemory
 from workers.training.objective import Objective
 from workers.training.run import RankRun, Report
 from workers.training.schedules import Schedule
+from workers.training.state import gather_tensors, model_tensors, optimizer_tensors
 
 
 class Meter(Protocol):
@@ -31,7 +32,7 @@ class Meter(Protocol):
 
 
 class Milestones:
-    """Keeps one rank's replicated ``model`` and ``optimizer`` measured, saved and reported.
+    """Keeps one rank's part of ``model`` and its ``optimizer`` measured, saved and reported.
 
     ``evaluate`` gives the scores of the present model over all ranks, which are those of ``axis``; it is collective.
     The learning rate of each step is set here, before it.
@@ -55,7 +56,7 @@ class Milestones:
         self._steps_per_epoch = steps_per_epoch
         self.total_steps = run.spec.training.epochs * steps_per_epoch
         self._compute_scores, self._axis, self._meter, self._memory = evaluate, axis, meter, memory
-        self._checkpoints = CheckpointStore(run.job_dir / "checkpoints")
+        self._checkpoints = CheckpointStore(run.job_dir / "checkpoints", axis=axis, device=run.device)
         self._best = BestModel(metric=objective.metric)
         self._schedule = Schedule(
             run.spec.training.schedule,
@@ -67,8 +68,8 @@ class Milestones:
     def resume(self) -> int:
         """Load the latest checkpoint, if any. Returns the step after which it was taken, else 0. Collective.
 
-        The first rank chooses for all: a storage may show a new file to one machine before another. Ranks hold equal
-        states, so a run may resume with another number of them.
+        The first rank chooses for all: a storage may show a new file to one machine before another. Tensors go by their
+        names, so a run may resume under another plan and on another number of ranks.
         """
         found = self._checkpoints.latest() if self._axis.index == 0 else None
         step = self._axis.first_says(found.step if found else 0, device=self._run.device)
@@ -82,11 +83,13 @@ class Milestones:
         return step == self.total_steps or self._best.has_waited(self._run.spec.training.early_stopping)
 
     def _load(self, step: int) -> None:
-        state = self._checkpoints.load(self._checkpoints.at(step), rank=0)
-        self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._best = BestModel(**state["best"])
-        self._schedule.load_state_dict(state["schedule"])
+        reference = self._checkpoints.at(step)
+        best, has_best = dict(reference.values["best"]), reference.values["has_best"]
+        if has_best:
+            best["state"] = {name: tensor.detach().cpu().clone() for name, tensor in model_tensors(self._model).items()}
+        self._best = BestModel(**best)
+        self._checkpoints.load(reference, tensors=self._tensors())
+        self._schedule.load_state_dict(reference.values["schedule"])
 
     def after_step(self, step: int, *, first: bool) -> dict[str, float]:
         """Do what is due after optimiser step ``step``, the ``first`` of this attempt or not. Collective.
@@ -122,26 +125,29 @@ class Milestones:
         return scores
 
     def _save(self, step: int) -> str:
-        """Save what all ranks hold alike, so rank 0 writes it for them. Returns where."""
-        state: dict[str, Any] = {
-            "model": self._model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "best": vars(self._best),
-            "schedule": self._schedule.state_dict(),
+        """Save what every rank holds. Returns where."""
+        best = {name: value for name, value in vars(self._best).items() if name != "state"}
+        values = {"best": best, "has_best": self._best.state is not None, "schedule": self._schedule.state_dict()}
+        return self._checkpoints.save(step, tensors=self._tensors(), values=values).folder.uri
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Everything of this rank that a checkpoint holds, by name: model, moments, best model."""
+        parts = {
+            "model": model_tensors(self._model),
+            "optimizer": optimizer_tensors(self._model, optimizer=self._optimizer),
+            "best": self._best.state or {},
         }
-        reference = self._checkpoints.save(
-            step, rank=self._run.rank, num_writers=1, state=state, barrier=self._axis.barrier
-        )
-        return reference.folder.uri
+        return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def _finish(self) -> dict[str, float]:
         """Export the best model (rank 0). Returns what the last report says on top."""
         best = self._best
         values = {"done": 1.0, "best_epoch": float(best.epoch)}
         values |= {name: score for name, score in best.scores.items() if not name.startswith("train_")}
-        if self._run.rank == 0 and best.state is not None:
+        weights = gather_tensors(best.state or {}, axis=self._axis)
+        if self._axis.index == 0 and weights:
             export_model(
-                best.state,
+                weights,
                 spec=self._run.spec.model,
                 num_features=self._dataset.num_features,
                 num_classes=self._dataset.num_classes,

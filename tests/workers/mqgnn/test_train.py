@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from planner.errors import PlanInvalidError
 from planner.plan import MQGNNPlan, QueueBudget
@@ -74,8 +75,10 @@ def exported(job_dir: Path) -> dict[str, torch.Tensor]:
 
 
 def last_weights(job_dir: Path) -> dict[str, torch.Tensor]:
-    newest = max((job_dir / "checkpoints").glob("step-*/rank-00000.pt"))
-    return torch.load(newest, weights_only=True)["model"]
+    newest, joined = max((job_dir / "checkpoints").glob("step-*")), job_dir / "joined.pt"
+    dcp_to_torch_save(newest, joined)
+    saved = torch.load(joined, weights_only=True)
+    return {name.removeprefix("model/"): tensor for name, tensor in saved.items() if name.startswith("model/")}
 
 
 def test_a_run_learns_and_its_last_report_tells_the_end(cache, tmp_path):
