@@ -116,6 +116,7 @@ class MegaGraphPlan(Frozen):
     actions: tuple[tuple[Action, ...], ...]
     recompute: tuple[str, ...] = ()
     sharded: tuple[str, ...] = ()
+    shard_degree: int | None = Field(default=None, ge=1)
     bias: Literal["rebuild", "per_stage"] = "rebuild"
     partition: Partition = Partition()
     num_threads: int = Field(default=1, ge=1)
@@ -210,6 +211,7 @@ def check_stages(plan: MegaGraphPlan) -> None:
         if stage.cp_degree > 1 and stage.exchange == "none":
             raise PlanInvalidError(f"stage {index}: cp_degree {stage.cp_degree} needs an exchange, found 'none'")
         _check_ulysses(stage, index=index)
+        check_sharding(plan, index=index)
     if len(plan.actions) != plan.world_size:
         raise PlanInvalidError(f"one action list per rank: {plan.world_size} ranks, {len(plan.actions)} lists")
 
@@ -234,4 +236,22 @@ def _check_ulysses(stage: Stage, *, index: int) -> None:
         raise PlanInvalidError(
             f"stage {index}: exchange {stage.exchange!r} over cp_degree {cp} takes a ulysses_degree out of {legal}"
             f" (times the degree of the ring it makes cp_degree); found {width}"
+        )
+
+
+def check_sharding(plan: MegaGraphPlan, *, index: int) -> None:
+    """Hold the sharded units of a stage to their laws. Raises ``PlanInvalidError``."""
+    stage = plan.stages[index]
+    sharded = sorted(set(stage.units) & set(plan.sharded))
+    if not sharded:
+        return
+    if plan.shard_degree is not None and len(stage.ranks) % plan.shard_degree:
+        raise PlanInvalidError(
+            f"stage {index}: shard_degree {plan.shard_degree} does not divide its {len(stage.ranks)} ranks, over which"
+            f" {sharded} are sharded"
+        )
+    if any(action.kind == "I" and action.stage == index for actions in plan.actions for action in actions):
+        raise PlanInvalidError(
+            f"stage {index} puts weight gradients off (I, W), but {sharded} are sharded, which sum theirs as they come:"
+            " choose a schedule with B, or keep these units whole"
         )

@@ -33,7 +33,9 @@ from workers.models.graph_batch import GraphBatch
 from workers.models.graphormer import Attention, Graphormer
 from workers.models.units import GraphTransformer
 from workers.ops.counter_dropout import draw_of
-from workers.spec import GraphormerSpec
+from workers.spec import GraphormerSpec, TrainingSpec
+from workers.training.optimizer import build_optimizer
+from workers.training.state import whole_tensor
 
 Name = TypeVar("Name")
 SPEC = GraphormerSpec(
@@ -72,6 +74,9 @@ class Case:
     schedule: str = "1f1b"
     num_micro_batches: int = 1
     recompute: tuple[str, ...] = ()
+    sharded: tuple[str, ...] = ()
+    shard_degree: int | None = None
+    clip_norm: float | None = None
     spec: GraphormerSpec | EdgeSpec = SPEC
     dtype: torch.dtype = torch.float64
     batch_size: int = 100
@@ -137,6 +142,8 @@ def plan_of(case: Case) -> MegaGraphPlan:
         num_micro_batches=case.num_micro_batches,
         actions=actions_by_rank(stages, actions),
         recompute=case.recompute,
+        sharded=case.sharded,
+        shard_degree=case.shard_degree,
         partition=case.partition,
     )
 
@@ -170,6 +177,8 @@ def run_dense(case: Case) -> Outcome:
         schedule="1f1b",
         num_micro_batches=1,
         recompute=(),
+        sharded=(),
+        shard_degree=None,
     )
     return _run(0, alone, model=dense(build(alone)))
 
@@ -244,7 +253,12 @@ def _run(rank: int, case: Case, *, model: GraphTransformer) -> Outcome:
         graph: (rows, batch.inputs) for graph, (rows, batch) in enumerate(predicted) if batch.inputs.layout.num_graphs
     }
     own = own_parameters(model)
-    optimizer = torch.optim.Adam(own.values(), lr=1e-2)
+    optimizer = build_optimizer(
+        model,
+        spec=TrainingSpec(learning_rate=1e-2, weight_decay=0.0, clip_norm=case.clip_norm),
+        decayed=lambda _: (),
+        gradient_norm=partial(parallel.gradients.norm, over=parallel.world),
+    )
     losses, gradients = [], {}
     shares = [share for epoch in range(case.steps) for share in dealer.epoch(epoch)][: case.steps]
     for step, share in enumerate(shares, 1):
@@ -259,8 +273,8 @@ def _run(rank: int, case: Case, *, model: GraphTransformer) -> Outcome:
                 draw=draw_of(9, step),
             )
         )
-        gradients = gradients or {name: parameter.grad.clone() for name, parameter in own.items()}
-    parameters = {name: parameter.detach().clone() for name, parameter in own.items()}
+        gradients = gradients or {name: whole_tensor(parameter.grad).clone() for name, parameter in own.items()}
+    parameters = {name: whole_tensor(parameter).clone() for name, parameter in own.items()}
     parallel.close()
     return Outcome(
         losses=losses,

@@ -48,6 +48,7 @@ def run_train(
     partition: Partition = NATURAL,
     stages: tuple[Width, ...] = (),
     schedule: str = "1f1b",
+    sharded: tuple[str, ...] = (),
     num_micro_batches: int = 1,
     report_every_steps: int = 1,
     stop_after_step: int | None = None,
@@ -63,6 +64,7 @@ def run_train(
         partition=partition,
         stages=stages,
         schedule=schedule,
+        sharded=sharded,
         num_micro_batches=num_micro_batches,
         spec=MODEL,
     )

@@ -22,6 +22,7 @@ TWO_STAGES = (Width(3), Width(2))
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "four shards to two": (ONE_GRAPH, {"cp": 4}, {"cp": 2}),
     "four replicas to two shards": (MANY_GRAPHS, {"dp": 4}, {"cp": 2}),
+    "sharded units to one rank": (MANY_GRAPHS, {"dp": 2, "sharded": ("features", "block.0", "head")}, {}),
     "two stages to one": (MANY_GRAPHS, {"stages": TWO_STAGES, "num_micro_batches": 4}, {}),
     "one stage to two wider ones": (
         MANY_GRAPHS,

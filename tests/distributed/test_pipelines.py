@@ -1,11 +1,13 @@
 """Cut into stages in any way and played in any order, the transformer computes what one dense process computes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.distributed.claims import check_float64
-from tests.distributed.equality import SPEC, Case, Width
+from tests.distributed.equality import SPEC, Case, Width, run_parallel
 from tests.distributed.odd_graphs import build_graph, build_set, odd_set, one_graph
 from tests.kit.gloo_pool import GlooPool
 
@@ -96,3 +98,11 @@ def test_a_rank_keeps_the_parameters_of_its_stages_alone(pool: GlooPool) -> None
     assert first.parameters.keys() & last.parameters.keys() == {"distance.table"}  # both have a block that looks it up
     assert {name.split(".")[0] for name in first.parameters} == {"features", "degree", "distance", "blocks"}
     assert {name.split(".")[0] for name in last.parameters} == {"distance", "blocks", "head"}
+
+
+@pytest.mark.parametrize("layout", [{"cp": 2, "dp": 2}, {"stages": (Width(4), Width(2, dp=2))}], ids=str)
+def test_gradients_are_clipped_by_the_norm_of_the_whole_model(pool: GlooPool, layout: dict[str, Any]) -> None:
+    case = Case(odd_set(), num_micro_batches=2, steps=3, clip_norm=0.05, **layout)
+    clipped = check_float64(pool, case)
+    plain = pool.run(run_parallel, replace(case, clip_norm=None), world_size=case.world_size)
+    assert clipped[0].losses[-1] != plain[0].losses[-1]

@@ -195,6 +195,20 @@ def test_one_group_may_serve_stages_of_different_degrees():
     check_actions(MegaGraphPlan(world_size=2, stages=(narrow, wide), actions=(actions, actions)))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shard_degree": 3}, "stage 0: shard_degree 3 does not divide its 4 ranks"),
+        ({"actions": ((Action(0, "F", 0), Action(0, "I", 0), Action(0, "W", 0)),) * 4}, "choose a schedule with B"),
+    ],
+)
+def test_sharded_units_have_laws_of_their_own(change, message):
+    plan = plan_with((2, 2), micro_batches=1)
+    MegaGraphPlan.model_validate(plan.model_dump() | {"sharded": ("block.0",), "shard_degree": 2})
+    with pytest.raises(ValueError, match=message):
+        MegaGraphPlan.model_validate(plan.model_dump() | {"sharded": ("block.0",)} | change)
+
+
 F0, B0, F1, B1 = (Action(0, kind, m) for m in (0, 1) for kind in ("F", "B"))
 
 

@@ -4,6 +4,7 @@
     2. context parallelism   whatever mixes rows asks other ranks for theirs
     3. split backward        linear layers can put their weight gradients off, where the plan splits B into I and W
     4. recomputation         around whole units, so that a recomputed unit runs its exchange again
+    5. sharding              parameters of whole units, gathered around everything above
 
 Data parallelism needs nothing in the model: graphs are dealt (``dealing``), gradients are summed over all ranks that
 hold a parameter (``pipeline_parallel``).
@@ -27,6 +28,7 @@ from workers.megagraph.dealing import Dealing
 from workers.megagraph.executor import Executor, OwnStage
 from workers.megagraph.pipeline_parallel import GradientSums, drop_other_units, find_holders
 from workers.megagraph.recompute import apply_recompute
+from workers.megagraph.sharding import apply_sharding, find_shared, open_shard_meshes
 from workers.megagraph.split_backward import WeightLedger, apply_split_backward
 from workers.models.units import GraphTransformer
 
@@ -68,6 +70,8 @@ def parallelize(
     world = open_axis((tuple(range(plan.world_size)),), rank=rank)
     holders = find_holders(model, stages=plan.stages)
     units, ledger = model.units(), WeightLedger()
+    shared = find_shared(units.values())
+    shard_meshes = open_shard_meshes(plan, device=example.device)
     drop_other_units(model, units=[name for index in meshes for name in plan.stages[index].units])
     split = {action.stage for action in plan.actions[rank] if action.kind == "I"}
     sources = {id(mesh): batches(mesh) for mesh in meshes.values()}
@@ -79,6 +83,9 @@ def parallelize(
         if index in split:
             apply_split_backward(own.values(), ledger=ledger)
         apply_recompute(unit for name, unit in own.items() if name in plan.recompute)
+        if index in shard_meshes:
+            sharded = [unit for name, unit in own.items() if name in plan.sharded]
+            apply_sharding(sharded, mesh=shard_meshes[index], whole=shared)
         stages[index] = OwnStage(units=tuple(own.values()), batches=sources[id(mesh)])
     executor = Executor(
         stages,
@@ -87,7 +94,7 @@ def parallelize(
         ledger=ledger,
         like=torch.empty(0, hidden_size, dtype=example.dtype, device=example.device),
     )
-    gradients = GradientSums(model, holders=holders, world=world.ranks, rank=rank)
+    gradients = GradientSums(model, holders=holders, world=world)
     return ParallelModel(model=model, executor=executor, gradients=gradients, world=world, meshes=meshes)
 
 
@@ -101,13 +108,11 @@ def check_runnable(plan: MegaGraphPlan, *, units: tuple[str, ...]) -> None:
         raise PlanInvalidError(f"the stages must hold the model's units {units} in order; found {placed}")
     if empty := [index for index, stage in enumerate(plan.stages) if not stage.units]:
         raise PlanInvalidError(f"a stage needs at least one unit; stages {empty} have none")
-    if plan.sharded:
-        raise PlanInvalidError(f"this runtime keeps parameters whole on every rank; found sharded {plan.sharded}")
     if plan.bias != "rebuild":
         raise PlanInvalidError(f"this runtime rebuilds the bias in every tile; found bias {plan.bias!r}")
-    unknown = sorted(set(plan.recompute) - set(units))
-    if unknown:
-        raise PlanInvalidError(f"recompute names units that the model has not: {unknown}; it has {units}")
+    for field, named in (("recompute", plan.recompute), ("sharded", plan.sharded)):
+        if unknown := sorted(set(named) - set(units)):
+            raise PlanInvalidError(f"{field} names units that the model has not: {unknown}; it has {units}")
     check_actions(plan)
 
 

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from planner.plan import Stage
 from workers.comm.axis import Axis, open_axis
 from workers.comm.reduce import sum_gradients
+from workers.megagraph.sharding import counts_in_norm
 from workers.models.units import GraphTransformer
 
 
@@ -48,19 +50,20 @@ def own_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 class GradientSums:
     """Completes the gradients of this rank: each is summed over all ranks that hold its parameter.
 
-    ``holders`` names them for every parameter of the model. Collective to make: groups are opened in one order.
+    ``holders`` names them for every parameter of the model. Sharded units have summed their own already
+    (``sharding``). Collective to make: groups are opened in one order.
     """
 
-    def __init__(
-        self, model: nn.Module, *, holders: dict[str, tuple[int, ...]], world: Sequence[int], rank: int
-    ) -> None:
+    def __init__(self, model: nn.Module, *, holders: dict[str, tuple[int, ...]], world: Axis) -> None:
         own = own_parameters(model)
         self._device = next(iter(own.values())).device
+        self._sharded = [parameter for parameter in own.values() if isinstance(parameter, DTensor)]
         self._sums: list[tuple[Axis, list[nn.Parameter]]] = []
         for ranks in dict.fromkeys(holders.values()):
-            alone = tuple((other,) for other in world if other not in ranks)
-            axis = open_axis((ranks, *alone), rank=rank)
-            self._sums.append((axis, [own[name] for name, held in holders.items() if held == ranks and name in own]))
+            alone = tuple((other,) for other in world.ranks if other not in ranks)
+            axis = open_axis((ranks, *alone), rank=world.ranks[world.index])
+            names = [name for name, held in holders.items() if held == ranks and name in own]
+            self._sums.append((axis, [own[name] for name in names if not isinstance(own[name], DTensor)]))
 
     def sum(self) -> None:
         """Sum them all. Collective, in the same order on all ranks."""
@@ -70,13 +73,17 @@ class GradientSums:
     def norm(self, *, over: Axis) -> Tensor:
         """The norm of all completed gradients of the model, float64, the same bits on every rank. Collective.
 
-        ``over`` is the line of all ranks; those that hold a parameter each bring an equal part of its square.
+        ``over`` is the line of all ranks; those that hold a parameter each bring an equal part of its
+        square, of a sharded one that of their own part.
         """
         square = torch.zeros((), dtype=torch.float64, device=self._device)
         for axis, parameters in self._sums:
             for parameter in parameters:
                 if parameter.grad is not None:
                     square += parameter.grad.double().square().sum() / axis.size
+        for parameter in self._sharded:
+            if parameter.grad is not None and counts_in_norm(parameter.grad):
+                square += parameter.grad.to_local().double().square().sum()
         over.sum_in_place(square)
         return square.sqrt()
 

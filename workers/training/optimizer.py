@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from workers.spec import TrainingSpec
 
@@ -30,12 +31,13 @@ def build_optimizer(
     """
     own = [parameter for parameter in model.parameters() if not parameter.is_meta]
     pulled = set(decayed(model))
+    free = {"weight_decay": 0.0}
     groups = [
-        {"params": [parameter for parameter in own if parameter in pulled]},
-        {"params": [parameter for parameter in own if parameter not in pulled], "weight_decay": 0.0},
+        *({"params": kind} for kind in _by_kind(parameter for parameter in own if parameter in pulled)),
+        *({"params": kind, **free} for kind in _by_kind(parameter for parameter in own if parameter not in pulled)),
     ]
     optimizer = _CLASSES[spec.optimizer](
-        [group for group in groups if group["params"]],
+        groups,
         lr=spec.learning_rate,
         weight_decay=spec.weight_decay,
         fused=True,
@@ -70,3 +72,11 @@ def _clip(parameters: list[nn.Parameter], *, norm: Tensor, max_norm: float) -> N
 
 def _gradients(parameters: list[nn.Parameter]) -> list[Tensor]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def _by_kind(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """The sharded ones and the whole ones apart, as an optimiser's fused pass wants them."""
+    kinds: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
+    for parameter in parameters:
+        kinds[isinstance(parameter, DTensor)].append(parameter)
+    return [kind for kind in kinds if kind]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from workers.comm.axis import Axis
 
@@ -53,7 +54,7 @@ def gather_tensors(own: Mapping[str, Tensor], *, axis: Axis) -> dict[str, Tensor
 
     Of what several ranks hold alike the first of them sends its copy; sharded tensors are put together first.
     """
-    whole = {name: _whole(tensor) for name, tensor in own.items()}
+    whole = {name: whole_tensor(tensor).cpu() for name, tensor in own.items()}
     if axis.group is None:
         return whole
     names: list[list[str]] = [[] for _ in axis.ranks]
@@ -65,6 +66,11 @@ def gather_tensors(own: Mapping[str, Tensor], *, axis: Axis) -> dict[str, Tensor
     return {name: tensor for part in parts or () for name, tensor in part.items()}
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full.detach().cpu()
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """``tensor`` itself, or put together from the parts of all ranks where it is sharded. Collective then."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
+    group = tensor.device_mesh.get_group("shard")
+    parts: list[Tensor] = [torch.empty(0)] * torch.distributed.get_world_size(group)
+    torch.distributed.all_gather_object(parts, tensor.to_local().detach(), group=group)
+    return torch.cat([part.to(tensor.device) for part in parts])  # units are cut along their first dimension
