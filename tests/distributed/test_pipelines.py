@@ -1,15 +1,19 @@
 """Cut into stages in any way and played in any order, the transformer computes what one dense process computes."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from tests.distributed.claims import check_float64
-from tests.distributed.equality import SPEC, Case, Width, run_parallel
+from tests.distributed.equality import SPEC, Case, Width, build, plan_of, run_parallel, spread
 from tests.distributed.odd_graphs import build_graph, build_set, odd_set, one_graph
-from tests.kit.gloo_pool import GlooPool
+from tests.kit.gloo_pool import GlooPool, RanksFailedError
+from workers.megagraph.pipeline_parallel import own_parameters
+from workers.megagraph.training_step import run_step
 
 # of Graphormer's six units: features, degree, distance, block.0, block.1, head
 FOUR_RANKS = {
@@ -106,3 +110,21 @@ def test_gradients_are_clipped_by_the_norm_of_the_whole_model(pool: GlooPool, la
     clipped = check_float64(pool, case)
     plain = pool.run(run_parallel, replace(case, clip_norm=None), world_size=case.world_size)
     assert clipped[0].losses[-1] != plain[0].losses[-1]
+
+
+def die_in_the_middle(rank: int, world_size: int, case: Case) -> None:
+    """Rank 1 ends without a word while its neighbours wait for its rows."""
+    plan = plan_of(case)
+    parallel, dealer = spread(case, rank=rank, model=build(case), plan=plan)
+    if rank == 1:
+        parallel.executor.run_units = lambda *_: os._exit(3)  # type: ignore[method-assign]
+    optimizer = torch.optim.SGD(own_parameters(parallel.model).values(), lr=0.1)
+    (share,) = dealer.epoch(1)
+    run_step(parallel, optimizer=optimizer, share=share, actions=plan.actions[rank], step=1, draw=1)
+
+
+def test_a_rank_that_dies_ends_all_others_at_once_and_is_named(pool: GlooPool) -> None:
+    case = Case(odd_set(), stages=(Width(2), Width(2), Width(2)), num_micro_batches=2)
+    with pytest.raises(RanksFailedError, match="rank 1: the process died with exit code 3") as caught:
+        pool.run(die_in_the_middle, case, world_size=3)
+    assert not any(isinstance(error, TimeoutError) for error in caught.value.errors.values())  # none had to be killed

@@ -4,7 +4,8 @@ Neighbouring stages may differ in cp degree (rows of a graph are cut otherwise) 
 replicas). All ranks know both cuts, so every rank knows what it sends to whom and nothing but rows travels. Hidden
 states go forward along a route, their gradients come back along the same route reversed.
 
-A send never waits for its receiver: what is under way is kept until it has left. Every message has a tag of its own, so
+A send never waits for its receiver: what is under way is kept until the receiver has answered, or to the end of the
+step (gloo tells that something has left only to one who waits for it). Every message has a tag of its own, so
 ranks may send and receive in different orders.
 """
 
@@ -70,15 +71,18 @@ class Links:
         self.wire = Wire(axis)
         self._rank = axis.ranks[axis.index]
         self._own: dict[int, Tensor] = {}  # by tag: from one stage of this rank to its next stage
-        self._leaving: list[Transfer] = []
+        self._leaving: dict[int, Transfer] = {}  # by tag
 
     def send(self, rows: Tensor, *, route: Route, tag: int) -> None:
         """Put ``rows`` [num_sent, d] on their way. ``tag`` names the message, the same on both sides."""
-        self._leaving = [transfer for transfer in self._leaving if not transfer.is_over()]
         parts = {peer: _gather(rows, pieces) for peer, pieces in route.sends.items()}
         if self._rank in parts:
             self._own[tag] = parts.pop(self._rank)
-        self._leaving.append(self.wire.start(sends=parts, receives={}, tag=tag))
+        self._leaving[tag] = self.wire.start(sends=parts, receives={}, tag=tag)
+
+    def confirm(self, *, tag: int) -> None:
+        """Message ``tag`` has arrived, as its answer shows: what was kept of it may go."""
+        self._leaving.pop(tag).wait()
 
     def expect(self, *, route: Route, tag: int, like: Tensor) -> "Expected":
         """Ask for rows of the width and kind of ``like`` [0, d]; the caller may work until it needs them."""
@@ -108,7 +112,7 @@ class Links:
 
     def settle(self) -> None:
         """Wait until everything that was sent has left."""
-        for transfer in self._leaving:
+        for transfer in self._leaving.values():
             transfer.wait()
         self._leaving.clear()
 

@@ -27,10 +27,6 @@ class Transfer:
             work.wait()
         return self.received
 
-    def is_over(self) -> bool:
-        """Whether everything has left and arrived."""
-        return all(work.is_completed() for work in self.works)
-
 
 class Wire:
     """Sends to and receives from the other ranks of ``axis``. ``bytes_sent`` counts what left this rank."""

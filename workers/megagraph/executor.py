@@ -118,7 +118,10 @@ class Executor:
         """What ``action`` waits for, when it is here."""
         source = handed_over(action, num_stages=self._dealing.num_stages)
         assert source is not None, "nothing is expected from nobody"
-        return self.links.receive(expected, tag=_tag(source, work))
+        rows = self.links.receive(expected, tag=_tag(source, work))
+        if action.kind != "F":  # a gradient is the answer to what F sent
+            self.links.confirm(tag=_tag((action.stage, "forward", action.micro_batch), work))
+        return rows
 
     def give(self, action: Action, work: Round, rows: Tensor) -> None:
         """Send what ``action`` made to the neighbour that waits for it."""

@@ -81,6 +81,7 @@ def go_there_and_back(
     expected = links.expect(route=route.reversed(), tag=5, like=torch.empty(0, 2))
     links.send(2 * there, route=route.reversed(), tag=5)
     back = links.receive(expected, tag=5)
+    links.confirm(tag=4)
     links.settle()
     axis.close()
     assert torch.equal(back, 2 * here)
