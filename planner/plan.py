@@ -105,8 +105,10 @@ class RunnerUp(Frozen):
 class MegaGraphPlan(Frozen):
     """How a graph transformer trains: stages of units, degrees, exchange, micro-batches, and actions per rank.
 
-    The graphs of an optimiser step are dealt to the replicas, a replica's graphs to its ``num_micro_batches``
-    micro-batches; a micro-batch may be empty in a short step. One large graph is one micro-batch.
+    The graphs of an optimiser step are dealt to ``num_micro_batches`` micro-batches, which pass through the stages, and
+    in each stage to its replicas; a micro-batch may be empty in a short step. One large graph is one micro-batch.
+
+    ``sharded`` units are cut over the ranks of their stage, or over runs of ``shard_degree`` of them.
     """
 
     kind: Literal["megagraph"] = "megagraph"

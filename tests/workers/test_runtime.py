@@ -65,7 +65,7 @@ def test_a_plan_for_another_run_is_refused_before_anything_is_read(kind: str, pl
 
 
 def test_a_transformer_plan_that_cannot_run_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    plan = KINDS["megagraph"][1].model_copy(update={"sharded": ("head",)})
-    with pytest.raises(PlanInvalidError, match="parameters whole"):
+    plan = KINDS["megagraph"][1].model_copy(update={"sharded": ("tail",)})
+    with pytest.raises(PlanInvalidError, match="sharded names units"):
         run_rank(make_run("megagraph", plan, folder=tmp_path, report=lambda report: None))
     assert not any(tmp_path.iterdir())
