@@ -27,7 +27,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "one stage to two wider ones": (
         MANY_GRAPHS,
         {"dp": 2},
-        {"stages": (Width(2, cp=2), Width(3, dp=2)), "num_micro_batches": 4, "schedule": "zero_bubble"},
+        {"stages": (Width(2, cp=2), Width(3, dp=2)), "num_micro_batches": 4, "stage_schedule": "zero_bubble"},
     ),
 }
 

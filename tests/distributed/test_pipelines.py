@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.distributed.claims import check_float64
-from tests.distributed.equality import SPEC, Case, Width, build, plan_of, run_parallel, spread
+from tests.distributed.equality import CROSS_ENTROPY, SPEC, Case, Width, build, plan_of, run_parallel, spread
 from tests.distributed.odd_graphs import build_graph, build_set, odd_set, one_graph
 from tests.kit.gloo_pool import GlooPool, RanksFailedError
 from workers.megagraph.pipeline_parallel import own_parameters
@@ -120,7 +120,7 @@ def die_in_the_middle(rank: int, world_size: int, case: Case) -> None:
         parallel.executor.run_units = lambda *_: os._exit(3)  # type: ignore[method-assign]
     optimizer = torch.optim.SGD(own_parameters(parallel.model).values(), lr=0.1)
     (share,) = dealer.epoch(1)
-    run_step(parallel, optimizer=optimizer, share=share, actions=plan.actions[rank], step=1, draw=1)
+    run_step(parallel, optimizer=optimizer, loss=CROSS_ENTROPY, share=share, actions=plan.actions[rank], step=1, draw=1)
 
 
 def test_a_rank_that_dies_ends_all_others_at_once_and_is_named(pool: GlooPool) -> None:
