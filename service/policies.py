@@ -121,8 +121,8 @@ def _is_overdue(job: JobRecord, *, now: datetime, patience: Patience) -> bool:
 
 def _is_over_time(job: JobRecord, *, now: datetime, patience: Patience) -> bool:
     """Whether the driver should have ended the job itself a while ago, because it runs too long."""
-    limit = timedelta(seconds=job.spec.limits.max_runtime_s + patience.cancel_grace_s)
-    return job.started_at is not None and now - job.started_at > limit
+    limit_s = job.spec.limits.max_runtime_s + patience.cancel_grace_s
+    return job.started_at is not None and (now - job.started_at).total_seconds() > limit_s
 
 
 def _cancelled(how: str) -> Reason:

@@ -55,10 +55,13 @@ class ResourcesSpec(Frozen):
         return value
 
 
+_TEN_YEARS_S = 315_360_000.0  # for who wants no limit; the most that clocks and databases of all kinds can add
+
+
 class LimitsSpec(Frozen):
     """When to give up."""
 
-    max_runtime_s: float = Field(default=86_400.0, gt=0)
+    max_runtime_s: float = Field(default=86_400.0, gt=0, le=_TEN_YEARS_S)
     max_restarts: int = Field(default=2, ge=0, le=100)
 
 

@@ -56,7 +56,7 @@ class DatasetSpec(Frozen):
     """A data set by ``name``, or the user's own files by ``path`` (edges.csv, nodes.csv; many graphs: graphs.csv)."""
 
     name: str | None = None
-    path: str | None = None
+    path: str | None = Field(default=None, max_length=4096)  # as long as Linux takes one
     split: int = Field(default=0, ge=0, le=9, description="which of several shipped splits")
 
     @model_validator(mode="after")
@@ -97,8 +97,8 @@ class TrainingSpec(Frozen):
     weight_decay: float = Field(default=5e-4, ge=0, le=10)
     batch_size: int = Field(default=512, ge=1, le=10_000_000)
     seed: int = Field(default=0, ge=0, lt=2**31)
-    eval_every_epochs: int = Field(default=5, ge=1)
-    checkpoint_every_epochs: int = Field(default=10, ge=1)
+    eval_every_epochs: int = Field(default=5, ge=1, le=1_000_000)
+    checkpoint_every_epochs: int = Field(default=10, ge=1, le=1_000_000)
     dtype: Literal["float32", "float64"] = "float32"
 
     @model_validator(mode="after")

@@ -79,6 +79,14 @@ def test_a_driver_that_hangs_beyond_the_limit_of_its_job_is_stopped_and_the_job_
     assert decide(job(state, spec=limited(45), **times), run(RunState.RUNNING)) == LEAVE_ALONE  # and its grace
 
 
+@pytest.mark.parametrize("status", [RunState.RUNNING, *OVER])
+@pytest.mark.parametrize("max_runtime_s", [5e-324, 315_360_000.0])
+def test_every_limit_that_a_spec_may_have_can_be_judged(status: RunState, max_runtime_s: float) -> None:
+    record = job(JobState.RUNNING, spec=limited(max_runtime_s), started_at=ago(50), observed_at=ago(30))
+    verdict = decide(record, run(status))
+    assert verdict.stop or verdict.target is JobState.FAILED or max_runtime_s > 1
+
+
 def test_a_driver_that_speaks_keeps_the_limit_of_its_job_itself() -> None:
     record = job(JobState.RUNNING, spec=limited(40), started_at=ago(50), observed_at=ago(0))
     assert decide(record, run(RunState.RUNNING)) == LEAVE_ALONE

@@ -37,6 +37,31 @@ TEN_POINTERS = [
 ]
 
 
+def bounds_missing(schema: dict[str, Any], *, place: str = "") -> list[str]:
+    """The numbers of a schema that could be without end."""
+    is_number = schema.get("type") in ("integer", "number")
+    found = [place] if is_number and not {"maximum", "exclusiveMaximum"} & set(schema) else []
+    inner = [*schema.get("anyOf", ()), schema["items"]] if "items" in schema else schema.get("anyOf", ())
+    for part in inner:
+        found += bounds_missing(part, place=place)
+    for name, part in schema.get("properties", {}).items():
+        found += bounds_missing(part, place=f"{place}/{name}")
+    return found
+
+
+def test_every_number_of_a_spec_has_an_end() -> None:
+    schema = JobSpec.model_json_schema()
+    parts = {"": schema, **schema["$defs"]}
+    assert [place for name, part in parts.items() for place in bounds_missing(part, place=name)] == []
+
+
+def test_a_path_is_no_longer_than_a_path_can_be() -> None:
+    assert not find_faults(job_document(dataset={"path": "/" + "x" * 4095}))
+    (fault,) = find_faults(job_document(dataset={"path": "/" + "x" * 900_000}))
+    assert (fault.pointer, fault.fix) == ("/dataset/path", "give at most 4096")
+    assert len(fault.detail) < 200
+
+
 def faults_of(**changes: Any) -> dict[str, Fault]:
     return {fault.pointer: fault for fault in find_faults(job_document(**changes))}
 
