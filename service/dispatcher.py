@@ -5,13 +5,16 @@ it. It keeps nothing that matters: all it needs stands in the store, so a dispat
 continued by the next. A job is claimed in the store before it is submitted under the claimed name, and a submission of
 a known name is a no-op, hence nothing runs twice. A lease keeps a second dispatcher waiting.
 
-A cluster that does not answer stops the round for all. An answer that complains about one run concerns that run alone.
+Only ``shape`` tells whether the cluster can be asked; when it cannot, no run is asked about. A complaint about one run,
+or no answer about it in time, concerns that run alone.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from planner.cluster import ClusterSpec
 from service.admission import admit
@@ -33,6 +36,7 @@ LEASE = "dispatcher"
 LEASE_S = 5.0  # renewed between jobs; as long as jobs wait after the dispatching process was killed
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class ClusterView:
 
     @property
     def reachable(self) -> bool:
-        """Whether the last question was answered."""
+        """Whether the cluster told its shape when it was asked last."""
         return self.reachable_since is not None
 
 
@@ -70,6 +74,8 @@ class Dispatcher:
         self._clock = clock
         self._ask_again_at: datetime | None = None
         self._leased_at: datetime | None = None
+        self._mute: dict[str, str] = {}  # job id -> why there was no answer about its run; asked longest ago first
+        self._turn: str | None = None
         self.view = ClusterView()
 
     def step(self) -> None:
@@ -79,6 +85,7 @@ class Dispatcher:
             return
         jobs = self._store.unfinished_jobs()
         submitted = [job for job in jobs if job.submission_id is not None]
+        self._choose_mute({job.id for job in submitted})
         self._for_each(submitted, self._tend)
         self._admit(jobs)
 
@@ -106,18 +113,39 @@ class Dispatcher:
         self._ask_again_at = datetime.fromtimestamp(now.timestamp() + retry_delay_s(failures), UTC)
         self.view = replace(self.view, reachable_since=None, fault=fault, failures=failures)
 
+    def _choose_mute(self, submitted: Set[str]) -> None:
+        """Each unanswered question costs seconds, so of the runs without an answer one is asked about in a round."""
+        self._mute = {job_id: fault for job_id, fault in self._mute.items() if job_id in submitted}
+        self._turn = next(iter(self._mute), None)
+        if self._turn is not None:
+            self._mute[self._turn] = self._mute.pop(self._turn)
+
+    def _ask(self, job: JobRecord, question: Callable[[str], _T]) -> _T:
+        """An answer about one run. Raises ``ClusterRefusedError``, or ``ClusterTroubledError`` if there is none now."""
+        assert job.submission_id is not None, "only claimed jobs have a run"
+        if not self.view.reachable:
+            raise ClusterTroubledError(self.view.fault or "the cluster was not asked yet")
+        if job.id in self._mute and job.id != self._turn:
+            raise ClusterTroubledError(self._mute[job.id])
+        try:
+            answer = question(job.submission_id)
+        except ClusterUnreachableError as error:
+            _log.warning("no answer about the driver of job %s: %s", job.id, error.message)
+            self._mute[job.id] = error.message
+            self._look()
+            raise ClusterTroubledError(error.message) from error
+        except (ClusterTroubledError, ClusterRefusedError) as error:
+            _log.warning("the cluster complains about the driver of job %s: %s", job.id, error.message)
+            raise
+        self._mute.pop(job.id, None)
+        return answer
+
     def _status(self, job: JobRecord) -> RunStatus | None:
         """What the cluster says about the job's driver, None if the cluster cannot be asked."""
-        if not self.view.reachable or job.submission_id is None:
-            return None
         try:
-            return self._cluster.status(job.submission_id)
-        except ClusterUnreachableError as error:
-            self._note_fault(error.message)
-            return None
+            return self._ask(job, self._cluster.status)
         except (ClusterTroubledError, ClusterRefusedError) as error:
-            _log.warning("nothing is known of the driver of job %s: %s", job.id, error.message)
-            return RunStatus(state=RunState.UNKNOWN, message=error.message)
+            return RunStatus(state=RunState.UNKNOWN, message=error.message) if self.view.reachable else None
 
     # ---- submitted jobs
 
@@ -143,30 +171,21 @@ class Dispatcher:
             self._store.set_waiting(job.id, verdict.waiting)
 
     def _submit(self, job: JobRecord) -> None:
-        assert job.submission_id is not None, "claimed before"
+        def submit(submission_id: str) -> None:
+            entrypoint, metadata = f"python -m service.driver_main {job.id}", {"name": job.spec.name}
+            self._cluster.submit(job.id, submission_id=submission_id, entrypoint=entrypoint, metadata=metadata)
+
         try:
-            self._cluster.submit(
-                job.id,
-                submission_id=job.submission_id,
-                entrypoint=f"python -m service.driver_main {job.id}",
-                metadata={"name": job.spec.name},
-            )
-        except ClusterUnreachableError as error:
-            self._note_fault(error.message)  # whether it arrived, the next step finds out under the claimed name
-        except ClusterTroubledError as error:
-            _log.warning("job %s could not be submitted, which is tried again: %s", job.id, error.message)
+            self._ask(job, submit)
+        except ClusterTroubledError:
+            return  # whether it arrived, the next step finds out under the claimed name
         except ClusterRefusedError as error:
             reason = Reason(code=error.code, text=f"the cluster refused the driver: {error.message}")
             self._store.move(job.id, JobState.FAILED, reason=reason, only_from=JobState.PENDING)
 
     def _stop(self, job: JobRecord) -> None:
-        assert job.submission_id is not None, "only submitted jobs are stopped"
-        try:
-            self._cluster.stop(job.submission_id)
-        except ClusterUnreachableError as error:
-            self._note_fault(error.message)
-        except (ClusterTroubledError, ClusterRefusedError) as error:
-            _log.warning("the driver of job %s could not be stopped: %s", job.id, error.message)
+        with suppress(ClusterTroubledError, ClusterRefusedError):
+            self._ask(job, self._cluster.stop)
 
     # ---- waiting jobs
 

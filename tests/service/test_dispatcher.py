@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from planner.cluster import ClusterSpec
 from planner.errors import GraphmillError
-from service.cluster import ClusterRefusedError, ClusterTroubledError, RunState
+from service.cluster import ClusterRefusedError, ClusterTroubledError, ClusterUnreachableError, RunState
 from service.dispatch_loop import DispatchLoop
 from service.dispatcher import LEASE, LEASE_S, Dispatcher
 from service.policies import Patience
@@ -276,7 +277,7 @@ def test_the_view_keeps_the_last_known_cluster_and_its_age(
     assert dispatcher.view.seen_at == seen
 
 
-@pytest.mark.parametrize("kind", [ClusterTroubledError, ClusterRefusedError])
+@pytest.mark.parametrize("kind", [ClusterTroubledError, ClusterRefusedError, ClusterUnreachableError])
 def test_a_complaint_about_one_driver_does_not_hold_up_the_others(
     store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, kind: type[GraphmillError]
 ) -> None:
@@ -290,12 +291,13 @@ def test_a_complaint_about_one_driver_does_not_hold_up_the_others(
     assert store.get_job(odd).state is JobState.PENDING
 
 
+@pytest.mark.parametrize("kind", [ClusterTroubledError, ClusterRefusedError, ClusterUnreachableError])
 def test_a_driver_about_which_the_cluster_only_complains_has_its_time_to_start_and_no_more(
-    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, clock: Clock, kind: type[GraphmillError]
 ) -> None:
     odd = submit(store)
     dispatcher.step()
-    cluster.complaints[odd] = ClusterTroubledError("HTTP 500: a traceback")
+    cluster.complaints[odd] = kind("HTTP 500: a traceback")
     for _ in range(3):
         clock.let_pass(61)
         dispatcher.step()
@@ -303,6 +305,48 @@ def test_a_driver_about_which_the_cluster_only_complains_has_its_time_to_start_a
     assert (job.state, reason_of(job)) == (JobState.FAILED, "driver_start_timeout")
     assert job.reason is not None
     assert "a traceback" in job.reason.text
+
+
+def test_of_runs_without_an_answer_one_is_asked_about_in_a_round_each_in_its_turn(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.spec = cluster_spec((100, 0))
+    odd, asked, plain = [submit(store) for _ in range(3)], list[str](), cluster.status
+    dispatcher.step()
+    cluster.complaints = dict.fromkeys(odd, ClusterUnreachableError("read timed out"))
+    monkeypatch.setattr(cluster, "status", lambda name: (asked.append(name), plain(name))[1])
+    for _ in range(4):
+        dispatcher.step()
+    assert asked == [*odd, *odd]
+    cluster.complaints.clear()
+    asked.clear()
+    for _ in range(3):
+        dispatcher.step()
+    assert len(asked) == 1 + 2 + 3
+
+
+def test_a_cluster_that_goes_away_within_a_round_is_not_waited_for_once_for_each_job(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher
+) -> None:
+    cluster.spec = cluster_spec((100, 0))
+    ids = [submit(store) for _ in range(5)]
+    dispatcher.step()
+    cluster.complaints[ids[0]] = ClusterUnreachableError("read timed out")
+    told = cluster.shape
+
+    def shape_then_cut() -> ClusterSpec:
+        cluster.shape = told_then_cut  # type: ignore[method-assign]
+        return told()
+
+    def told_then_cut() -> ClusterSpec:
+        cluster.questions += 1
+        raise ClusterUnreachableError("the cluster is cut off")
+
+    cluster.shape = shape_then_cut  # type: ignore[method-assign]
+    before = cluster.questions
+    dispatcher.step()
+    assert not dispatcher.view.reachable
+    assert cluster.questions - before == 3  # the shape, the first run, the shape again
 
 
 def test_a_submission_that_makes_trouble_is_tried_again_and_holds_up_nobody(
