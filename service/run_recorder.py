@@ -47,6 +47,7 @@ class RunRecorder:
         self._restarts = 0
         self._places: dict[int, RankPlace] = {}
         self._kept: list[MetricPoint] = []
+        self._kept_restarts: list[Reason] = []
         self._progress: dict[str, Any] = {}
 
     def reported(self, reports: Sequence[Mapping[str, Any]]) -> None:
@@ -66,6 +67,7 @@ class RunRecorder:
         Raises ``RunFailedError`` when no restart would help or none is left; raised out of Ray Train's callback, it
         ends the run with just that error.
         """
+        self._attempt(self._write_restarts)
         deaths = self._find_deaths(self._places) if has_only_echoes(errors) else {}
         places = {
             rank: RankPlace(pid=place.pid, node=place.node, trace=self._find_trace(rank))
@@ -79,13 +81,15 @@ class RunRecorder:
             raise RunFailedError(text, code=failures.reason.code)
         self._restarts += 1
         _log.warning("restart %d of at most %d: %s", self._restarts, self._max_restarts, failures.reason.text)
-        self._attempt(lambda: self._write_restart(failures.reason))
+        self._kept_restarts.append(failures.reason)
+        self._attempt(self._write_restarts)
 
     @cached_property
     def _store(self) -> JobStore:
         return self._open_store()
 
     def _write(self) -> None:
+        self._write_restarts()
         points, self._kept = self._kept, []
         try:
             self._store.add_metrics(self._job_id, points)
@@ -100,10 +104,14 @@ class RunRecorder:
         if state in (JobState.SCHEDULING, JobState.RESTARTING):
             self._store.move(self._job_id, JobState.RUNNING, only_from=state)
 
-    def _write_restart(self, reason: Reason) -> None:
-        self._move_to_running()  # ranks that fail before their first report did run
-        self._store.move(self._job_id, JobState.RESTARTING, reason=reason, only_from=JobState.RUNNING)
-        self._store.count_restart(self._job_id)
+    def _write_restarts(self) -> None:
+        while self._kept_restarts:
+            reason = self._kept_restarts.pop(0)
+            try:
+                self._store.restart(self._job_id, reason)
+            except AWAY:
+                self._kept_restarts.insert(0, reason)
+                raise
 
     def _attempt(self, write: Callable[[], None]) -> None:
         try:
@@ -112,7 +120,7 @@ class RunRecorder:
             _log.info("job %s was moved by another hand meanwhile: %s", self._job_id, error)
         except AWAY:
             _log.exception(
-                "the database did not take what job %s reports; it is kept for the next report", self._job_id
+                "the database did not take what job %s reports; it is kept and comes before the next", self._job_id
             )
 
 

@@ -120,12 +120,13 @@ class JobStore:
         with writing(self._engine) as session:
             find_row(session, job_id, lock=True).result = dict(result)
 
-    def count_restart(self, job_id: str) -> int:
-        """Count one more restart and say how many there were."""
+    def restart(self, job_id: str, reason: Reason) -> int:
+        """Move a job to RESTARTING, count it, and say how many restarts there were.
+
+        Ranks that fail before their first report did run, so a job that is SCHEDULING or RESTARTING comes over RUNNING.
+        """
         with writing(self._engine) as session:
-            row = find_row(session, job_id, lock=True)
-            row.restarts += 1
-            return row.restarts
+            return moves.restart_job(session, job_id, reason).restarts
 
     # ---- plan and profiles
 

@@ -44,6 +44,15 @@ def move_job(
     return row
 
 
+def restart_job(session: Session, job_id: str, reason: Reason) -> JobRow:
+    """Over RUNNING to RESTARTING, counted. Raises ``IllegalMoveError`` for a job that has no ranks."""
+    if find_row(session, job_id, lock=True).state != JobState.RUNNING:
+        move_job(session, job_id, JobState.RUNNING, reason=None, only_from=None)
+    row = move_job(session, job_id, JobState.RESTARTING, reason=reason, only_from=JobState.RUNNING)
+    row.restarts += 1
+    return row
+
+
 def cancel_job(session: Session, job_id: str) -> JobRow:
     """Cancel at once what nobody has started; ask the driver of everything else. Asking twice changes nothing.
 

@@ -8,7 +8,7 @@ from sqlalchemy.exc import OperationalError
 from service.failures import RunFailedError
 from service.run_recorder import RunRecorder
 from service.spec import JobState
-from service.store import insistence
+from service.store import insistence, moves
 from service.store.errors import StoreUnavailableError
 from service.store.job_store import JobStore
 from tests.kit.builders import job_spec
@@ -124,6 +124,37 @@ def test_what_a_database_could_not_take_is_written_with_the_next_report(
     assert [point.step for point in store.metrics(job_id, names=("loss",), ranks=(0,)).points] == [1, 2]
 
 
+def test_a_restart_that_a_database_could_not_take_is_written_with_the_next_report(
+    store: JobStore, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = recorder(store, job_id, max_restarts=3)
+    recording.reported(reports(1))
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "restart", _away)
+        recording.failed({1: ValueError("first")})
+        recording.failed({1: ValueError("second")})
+    recording.reported(reports(1))
+    history = [(move.target, move.reason.text[-5:] if move.reason else "") for move in store.transitions(job_id)]
+    assert history[-5:] == [
+        ("RUNNING", ""), ("RESTARTING", "first"), ("RUNNING", ""), ("RESTARTING", "econd"), ("RUNNING", "")
+    ]  # fmt: skip
+    assert store.get_job(job_id).restarts == 2
+
+
+def test_a_restart_is_moved_and_counted_together_or_not_at_all(
+    store: JobStore, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = recorder(store, job_id)
+    recording.reported(reports(1))
+    with monkeypatch.context() as broken:
+        broken.setattr(moves, "append_event", _away)  # the last that a move writes
+        recording.failed({1: ValueError("bad")})
+    assert (store.get_job(job_id).state, store.get_job(job_id).restarts) == (JobState.RUNNING, 0)
+    recording.reported(reports(1))
+    assert [move.target for move in store.transitions(job_id)][-2:] == [JobState.RESTARTING, JobState.RUNNING]
+    assert store.get_job(job_id).restarts == 1
+
+
 def test_the_last_report_is_written_again_until_the_database_takes_it(
     store: JobStore, job_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,5 +195,5 @@ def test_a_report_after_the_job_was_cancelled_changes_nothing(store: JobStore, j
     assert store.get_job(job_id).state is JobState.CANCELLED
 
 
-def _away(*arguments: Any) -> None:
+def _away(*arguments: Any, **named: Any) -> None:
     raise OperationalError("insert", {}, Exception("database is locked"))

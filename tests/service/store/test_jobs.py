@@ -204,7 +204,10 @@ def test_heartbeat_progress_result_and_restarts_are_kept(store: JobStore) -> Non
     store.observe(job_id)
     store.set_progress(job_id, {"step": 3, "loss": float("nan")})
     store.set_result(job_id, {"test_accuracy": 0.8})
-    assert [store.count_restart(job_id), store.count_restart(job_id)] == [1, 2]
+    for state in (JobState.PROFILING, JobState.PLANNING, JobState.SCHEDULING):
+        store.move(job_id, state)
+    died = Reason(code="worker_died", text="rank 1 died")
+    assert [store.restart(job_id, died), store.restart(job_id, died)] == [1, 2]
     record = store.get_job(job_id)
     assert record.observed_at is not None
     assert record.progress == {"step": 3, "loss": None}  # JSON has no word for NaN
