@@ -44,8 +44,8 @@ def follow_events(transport: Transport, job_id: str, *, after: int) -> Iterator[
             with transport.stream(path, headers=headers, read_timeout_s=_READ_TIMEOUT_S) as response:
                 if response.status_code == 204:
                     return
+                pauses.reset()  # a quiet stream is an answer too
                 for event in parse_events(response.iter_lines()):
-                    pauses.reset()
                     after = after if event.id is None else event.id
                     yield event
                     if event.final_state is not None:

@@ -1,19 +1,23 @@
 """The Python client, also over connections and services that break."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api import transport
 from api.auth import ensure_api_key, read_api_key
 from api.client import GraphmillClient
 from api.client_errors import DownloadRefusedError, RequestRefusedError, ServiceUnreachableError, WaitTimeoutError
 from api.connection import NoApiKeyError, find_connection
 from api.following import FollowedEvent, parse_events
+from api.routes import events as route
 from api.schemas.parts import ArtifactView
 from api.server_state import remove_server_state, write_server_state
 from api.transport import Pauses, check
@@ -125,6 +129,28 @@ def test_following_a_service_that_stays_away_is_an_error_never_an_end(api: LiveA
         with pytest.raises(ServiceUnreachableError, match="graphmill serve"):
             list(stream)
     api.start()
+
+
+def test_a_quiet_stream_between_two_blips_is_an_answer(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route, "_PING_S", 0.0)
+    now = [0.0]
+    monkeypatch.setattr(transport, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
+    with GraphmillClient(api.url, api.key, settings=api.settings, patience_s=60) as client:
+        job_id = started(api, client)
+        api.cluster.play(api.store, job_id, to=JobState.PROFILING)
+        told: list[FollowedEvent] = []
+        thread = threading.Thread(target=lambda: told.extend(client.follow(job_id)))
+        thread.start()
+        for _ in range(3):
+            wait_until(lambda: api.backend.streams == 1)
+            api.stop()
+            api.start()
+            wait_until(lambda: api.backend.streams == 1)
+            now[0] += 3_600
+        assert thread.is_alive()
+        api.store.move(job_id, JobState.FAILED)
+        thread.join(20)
+    assert told[-1].final_state is JobState.FAILED
 
 
 def test_following_an_unknown_job_is_refused(client: GraphmillClient) -> None:
