@@ -30,6 +30,7 @@ from service.spec import JobState
 _HOME = Path(".graphmill/demo")
 _NEIGHBOUR = Path("../shared/data")  # where a copy of the public data sets lies beside some checkouts
 _SERVER = (sys.executable, "-P", "-m", "api.main", "--port", "0", "--json")
+_TERMINATING = (signal.SIGTERM, signal.SIGHUP)  # the latter when its terminal is closed
 _STOP_S = 40.0
 _INSTEAD = "digits-knn"  # built in: scikit-learn's digits
 
@@ -63,7 +64,8 @@ def main() -> int:
     console = open_console()
     _set_defaults()
     states = []
-    signal.signal(signal.SIGTERM, _on_terminate)
+    for sent in _TERMINATING:
+        signal.signal(sent, _on_terminate)
     try:
         with _serving(console) as addresses, GraphmillClient(url=addresses.api) as client:
             for wanted, spec in (("Cora", _TRANSFORMER), ("Photo", _SAMPLED)):
@@ -74,9 +76,9 @@ def main() -> int:
     return 0 if states == [JobState.FINISHED, JobState.FINISHED] else 1
 
 
-def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM unwinds like Ctrl-C does, so that the server is ended too."""
-    raise SystemExit(128 + signal.SIGTERM)
+def _on_terminate(sent: int, _frame: FrameType | None) -> None:
+    """Unwind as Ctrl-C does, so that the server, which has a session of its own, is ended too."""
+    raise SystemExit(128 + sent)
 
 
 def _set_defaults() -> None:
@@ -99,7 +101,7 @@ def _serving(console: Console) -> Iterator[Addresses]:
             facts = json.loads(line)
             yield Addresses(api=facts["api"], dashboard=facts["dashboard"])
         finally:
-            for again in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it behind
+            for again in (signal.SIGINT, *_TERMINATING):  # a second Ctrl-C must not leave half of it behind
                 signal.signal(again, signal.SIG_IGN)
             _end(server)
     if server.returncode:

@@ -34,7 +34,7 @@ def demo(folder: Path, monkeypatch: pytest.MonkeyPatch, *, server_code: int, how
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder)
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_a_demo_that_is_told_to_end_ends_its_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, code: int
 ) -> None:
