@@ -80,7 +80,7 @@ def explain(error: BaseException) -> Reason:
     if isinstance(error, GraphmillError):
         return Reason(code=error.code, text=error.message)
     by_rank = getattr(error, "worker_failures", None)
-    if isinstance(by_rank, Mapping):
+    if isinstance(by_rank, Mapping) and by_rank:
         return explain_ranks(by_rank).reason
     inner = getattr(error, "controller_failure", None)
     if isinstance(inner, BaseException):

@@ -92,7 +92,7 @@ def _wait_until_gone(head: ProcessIdentity, *, mark: str, timeout_s: float) -> N
 
 def _reap(head: ProcessIdentity | None) -> None:
     """Collect the head's exit status when it is a child of this process; it would stay a zombie otherwise."""
-    with suppress(ChildProcessError, FileNotFoundError):
+    with suppress(OSError):  # it is not ours, or it is gone: between two looks, too
         if head is not None and ProcessIdentity.of(head.pid) == head:
             os.waitpid(head.pid, os.WNOHANG)
 

@@ -44,6 +44,18 @@ class InsufficientClusterResourcesError(Exception):
     pass
 
 
+class WorkerHealthCheckTimeoutError(Exception):
+    pass
+
+
+class WorkerGroupStartupTimeoutError(Exception):
+    pass
+
+
+class WorkerGroupStartupFailedError(Exception):
+    pass
+
+
 def code_of(errors: dict[int, Any]) -> str:
     return explain_ranks(errors).reason.code
 
@@ -118,6 +130,17 @@ def test_ranks_that_say_the_same_share_a_sentence() -> None:
 
 def test_a_group_error_of_ray_train_is_opened() -> None:
     assert explain(GroupError({0: ActorDiedError(KILLED)})).code == "worker_died"
+
+
+def test_a_group_error_that_names_no_rank_is_told_as_it_is() -> None:
+    assert explain(GroupError({})).code == "driver_crashed"
+
+
+def test_a_rank_that_stopped_answering_and_a_start_that_failed_have_codes_of_their_own() -> None:
+    assert code_of({0: WorkerHealthCheckTimeoutError("no answer for 600 s")}) == "worker_unresponsive"
+    assert code_of({0: WrappedError(ECHO)}) == "peer_lost"
+    assert explain(ControllerError(WorkerGroupStartupTimeoutError("2 of 4"))).code == "worker_start_timeout"
+    assert explain(ControllerError(WorkerGroupStartupFailedError("2 of 4"))).code == "worker_start_failed"
 
 
 def test_an_error_of_ours_is_found_inside_a_controller_error() -> None:
