@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from api.deps import BackendDep
 from api.openapi import problems
 from api.schemas.system import ClusterStateView
-from service.admission import Amount, asked_by
+from service.admission import Amount, promised_to
 
 router = APIRouter(tags=["system"])
 
@@ -15,7 +15,7 @@ def show_cluster(backend: BackendDep) -> ClusterStateView:
     """The cluster as the dispatcher saw it last. Never waits for the cluster itself."""
     view = backend.loop.dispatcher.view
     held = [job for job in backend.jobs.store.unfinished_jobs() if job.submission_id is not None]
-    promised = sum((asked_by(job.spec.resources) for job in held), Amount())
+    promised = sum((promised_to(job) for job in held), Amount())
     spec = view.spec
     return ClusterStateView(
         reachable=view.reachable,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cluster import ClusterSpec
-from service.admission import Admission, Amount, admit, asked_by
+from service.admission import Admission, Amount, admit
 from service.spec import JobSpec, JobState
 from service.store.records import JobRecord
 from tests.kit.builders import cluster_spec, job_spec
@@ -71,6 +71,27 @@ def test_a_worker_must_fit_into_one_node() -> None:
     assert "the 2 nodes of the cluster can hold 1" in admission.waiting["j0"].reason
 
 
+def test_what_is_free_in_pieces_is_no_room_for_a_worker() -> None:
+    promised = [waiting_job("running", job_spec(workers=2, cpus=3))]
+    admission = admit(queue(job_spec(workers=1, cpus=2)), promised=promised, cluster=cluster_spec((4, 0), (4, 0)))
+    assert started(admission) == []
+    assert admission.waiting["j0"].code == "resources_busy"
+    assert admission.waiting["j0"].reason == (
+        "asked 1 worker of 2 CPUs, each within one node; 2 CPUs are free, in pieces that hold 0"
+    )
+
+
+def packs(workers: list[Amount], nodes: list[Amount]) -> bool:
+    """Whether any layout holds all: every node is tried for every worker."""
+    if not workers:
+        return True
+    first, rest = workers[0], workers[1:]
+    return any(
+        first.fits(node) and packs(rest, [*nodes[:place], node - first, *nodes[place + 1 :]])
+        for place, node in enumerate(nodes)
+    )
+
+
 def test_a_worker_needs_its_cpus_and_gpus_on_the_same_node() -> None:
     spec = job_spec(workers=1, cpus=4, gpus=1)
     apart = admit(queue(spec), promised=[], cluster=cluster_spec((4, 0), (2, 1)))
@@ -101,14 +122,18 @@ def test_an_empty_cluster_holds_nothing() -> None:
 SPECS = st.builds(job_spec, workers=st.integers(1, 4), cpus=st.sampled_from([0.5, 1, 2]), gpus=st.sampled_from([0, 1]))
 
 
-@given(specs=st.lists(SPECS, max_size=8), nodes=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2)), min_size=1))
+@given(
+    specs=st.lists(SPECS, max_size=8),
+    nodes=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2)), min_size=1, max_size=4),
+)
 def test_nobody_is_promised_more_than_there_is_and_everybody_hears_something(
     specs: Sequence[JobSpec], nodes: list[tuple[float, float]]
 ) -> None:
     cluster, jobs = cluster_spec(*nodes), queue(*specs)
     admission = admit(jobs, promised=[], cluster=cluster)
-    taken = sum((asked_by(job.spec.resources) for job in admission.start), Amount())
-    assert taken.fits(Amount(cluster.num_cpus, cluster.num_gpus))
+    resources = [job.spec.resources for job in admission.start]
+    workers = [Amount(r.cpus_per_worker, r.gpus_per_worker) for r in resources for _ in range(r.num_workers)]
+    assert packs(workers, [Amount(cpus, gpus) for cpus, gpus in nodes])
     assert {job.id for job in jobs} == set(started(admission)) | set(admission.waiting)
     assert not set(started(admission)) & set(admission.waiting)
 
