@@ -26,7 +26,7 @@ from service.cluster import (
     RunState,
     RunStatus,
 )
-from service.policies import DEFAULT_PATIENCE, Patience, Verdict, judge, needs_status, retry_delay_s
+from service.policies import DEFAULT_PATIENCE, Patience, Verdict, judge, needs_status, retry_delay_s, why_unreadable
 from service.spec import JobState
 from service.states import IllegalMoveError
 from service.store.job_store import JobStore
@@ -87,7 +87,9 @@ class Dispatcher:
         submitted = [job for job in jobs if job.submission_id is not None]
         self._choose_mute({job.id for job in submitted})
         self._for_each(submitted, self._tend)
-        self._admit(jobs)
+        unreadable = [job for job in jobs if job.submission_id is None and job.spec_fault is not None]
+        self._for_each(unreadable, self._refuse)
+        self._admit([job for job in jobs if job not in unreadable] if unreadable else jobs)
 
     def release(self) -> None:
         """Let another dispatcher continue at once."""
@@ -188,6 +190,9 @@ class Dispatcher:
             self._ask(job, self._cluster.stop)
 
     # ---- waiting jobs
+
+    def _refuse(self, job: JobRecord) -> None:
+        self._store.move(job.id, JobState.FAILED, reason=why_unreadable(job), only_from=JobState.PENDING)
 
     def _admit(self, jobs: Sequence[JobRecord]) -> None:
         queue = [job for job in jobs if job.submission_id is None]

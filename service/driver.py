@@ -22,6 +22,7 @@ from planner.profiles import JobShape, ProbeRequest, Profile, ProfileKey
 from service.driver_watch import DriverWatch, StopOrder, sigint_raises
 from service.failures import explain
 from service.outcome import build_result
+from service.policies import why_unreadable
 from service.settings import Settings
 from service.spec import JobSpec, JobState
 from service.states import IllegalMoveError
@@ -122,8 +123,10 @@ def drive(
 
 def _claim(job_id: str, store: JobStore) -> JobRecord | None:
     """Take the job up, which exactly one driver can. None: it is another's, or it was cancelled before."""
-    target, reason = JobState.PROFILING, None
-    if store.get_job(job_id).cancel_requested_at is not None:
+    job = store.get_job(job_id)
+    reason = why_unreadable(job)
+    target = JobState.PROFILING if reason is None else JobState.FAILED
+    if job.cancel_requested_at is not None:
         target = JobState.CANCELLED
         reason = Reason(code="cancelled", text="cancelled by its user before its driver began")
     try:

@@ -43,6 +43,14 @@ class Verdict:
 LEAVE_ALONE = Verdict()
 
 
+def why_unreadable(job: JobRecord) -> Reason | None:
+    """Why a job cannot be run by this version at all, if so."""
+    if job.spec_fault is None:
+        return None
+    text = f"its spec was written by another version, this one cannot read it whole; submit it anew: {job.spec_fault}"
+    return Reason(code="spec_unreadable", text=text)
+
+
 def retry_delay_s(failures: int) -> float:
     """Pause before the cluster is asked again after ``failures`` in a row: doubling, at most ``_LAST_RETRY_S``."""
     return 0.0 if failures == 0 else min(_FIRST_RETRY_S * 2.0 ** min(failures - 1, 10), _LAST_RETRY_S)

@@ -8,6 +8,7 @@ from service.store.errors import IdempotencyConflictError, QueueFullError
 from service.store.event_log import append_event
 from service.store.ids import new_job_id
 from service.store.moves import append_transition
+from service.store.old_specs import read_spec
 from service.store.records import Waiting
 from service.store.rows import now
 from service.store.tables import JobRow
@@ -45,7 +46,7 @@ def find_by_key(session: Session, spec: JobSpec, *, idempotency_key: str) -> Job
     row = session.scalar(select(JobRow).where(JobRow.idempotency_key == idempotency_key))
     if row is None:
         return None
-    if JobSpec.model_validate_json(row.spec) != spec:
+    if read_spec(row.spec) != (spec, None):
         raise IdempotencyConflictError(
             f"the idempotency key {idempotency_key!r} made job {row.id} from another spec; a new spec needs a new key",
             job_id=row.id,

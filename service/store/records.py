@@ -30,11 +30,13 @@ class Waiting(Frozen):
 class JobRecord(Frozen):
     """One job as the database knows it.
 
-    ``observed_at`` is the driver's last sign of life, ``world_size`` the ranks of its plan (None before it has one).
+    ``spec_fault`` says why a spec of an older version cannot be read whole; ``observed_at`` is the driver's last sign of
+    life, ``world_size`` the ranks of its plan (None before it has one).
     """
 
     id: str
     spec: JobSpec
+    spec_fault: str | None = None
     state: JobState
     reason: Reason | None = None
     created_at: datetime

@@ -7,8 +7,9 @@ from functools import lru_cache
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.spec import JobSpec, JobState
+from service.spec import JobState
 from service.store.errors import JobNotFoundError
+from service.store.old_specs import read_spec
 from service.store.records import Event, JobRecord, Reason, Waiting
 from service.store.tables import EventRow, JobRow
 
@@ -32,9 +33,11 @@ def find_row(session: Session, job_id: str, *, lock: bool = False) -> JobRow:
 
 def to_record(row: JobRow, *, position: int = 0) -> JobRecord:
     """One job; ``position`` is its place in the queue, which is counted, never stored."""
+    spec, spec_fault = read_spec(row.spec)
     return JobRecord(
         id=row.id,
-        spec=_spec(row.spec),
+        spec=spec,
+        spec_fault=spec_fault,
         state=JobState(row.state),
         reason=to_reason(row.reason_code, row.reason_text),
         created_at=row.created_at,
@@ -63,13 +66,7 @@ def to_event(row: EventRow) -> Event:
     return Event(id=row.id, job_id=row.job_id, type=row.type, data=row.data, at=row.at)
 
 
-@lru_cache(maxsize=4096)
-def _spec(text: str) -> JobSpec:
-    """Specs never change and are read again and again, so each is parsed once."""
-    return JobSpec.model_validate_json(text)
-
-
 @lru_cache(maxsize=256)
 def _world_size(plan: str) -> int:
-    """Read again and again by the dispatcher; plans may be long, so fewer are kept than specs."""
+    """Read again and again by the dispatcher; plans may be long, so fewer are kept than of specs."""
     return int(json.loads(plan)["world_size"])

@@ -1,5 +1,6 @@
 """What the planner and the probes leave in the store: the plan of a job, and profiles by fingerprint."""
 
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from planner.plan import MegaGraphPlan, MQGNNPlan, parse_plan
@@ -26,6 +27,9 @@ def put_profile(session: Session, profile: Profile) -> None:
 
 
 def read_profile(session: Session, fingerprint: str) -> Profile | None:
-    """The profile of this fingerprint, if it was ever measured."""
+    """The profile of this fingerprint, if it was ever measured by a version that wrote it as this one reads it."""
     row = session.get(ProfileRow, fingerprint)
-    return None if row is None else Profile.model_validate_json(row.profile)
+    try:
+        return None if row is None else Profile.model_validate_json(row.profile)
+    except ValidationError:
+        return None

@@ -1,8 +1,11 @@
 """Small valid values for tests: specs, clusters, stores, metric points. Each builder takes what the test is about."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy.orm import Session
 
 from planner.cluster import ClusterSpec, NodeSpec
 from planner.plan import Action, MegaGraphPlan, Prediction, Stage
@@ -10,6 +13,7 @@ from service.spec import JobSpec
 from service.store.engine import open_store
 from service.store.job_store import JobStore
 from service.store.records import MetricPoint
+from service.store.rows import find_row
 
 
 def job_document(**changes: Any) -> dict[str, Any]:
@@ -47,6 +51,13 @@ def sqlite_url(folder: Path) -> str:
 def fresh_store(folder: Path) -> JobStore:
     """A migrated store in a test's folder, not bound by the disk."""
     return open_store(sqlite_url(folder), durable=False)
+
+
+def age_spec(store: JobStore, job_id: str, **fields: Any) -> None:
+    """Make the stored spec of a job one of an older version, with ``fields`` that today's rules refuse."""
+    with Session(store._engine) as session, session.begin():
+        row = find_row(session, job_id)
+        row.spec = json.dumps({**json.loads(row.spec), **fields})
 
 
 def metric(step: int, *, value: float = 1.0, name: str = "loss", rank: int = 0, epoch: int = 1) -> MetricPoint:
