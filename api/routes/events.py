@@ -10,6 +10,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Response
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
+from starlette.types import Receive, Scope, Send
 
 from api.deps import Backend, BackendDep
 from api.errors import EventIdInvalidError, TooManyStreamsError
@@ -18,7 +19,7 @@ from service.events import EventFeed, News
 
 router = APIRouter(tags=["jobs"])
 
-_POLL_S = 0.25
+_POLL_S, _LAZY_POLL_S = 0.25, 1.0  # while something happens, and when nothing has for a while
 _PING_S = 10.0  # proxies drop connections that are silent for longer
 _PING = b": ping\n\n"
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -28,6 +29,18 @@ class EventStream(StreamingResponse):
     """A stream of events. FastAPI's own kind cannot look first and answer 404, 204 or 503 instead."""
 
     media_type = "text/event-stream"
+
+    def __init__(self, backend: Backend, content: AsyncIterator[bytes]) -> None:
+        super().__init__(content, headers=_HEADERS)
+        self._backend = backend
+        backend.streams += 1  # here, without a pause since the limit was looked at
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, and make room for another, also if nobody was there to read it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._backend.streams -= 1
 
 
 @router.get(
@@ -53,28 +66,24 @@ async def follow_job(
         return Response(status_code=204)
     if backend.streams >= backend.settings.max_streams:
         raise TooManyStreamsError(f"{backend.streams} event streams are open, the limit of this process; try again")
-    stream = _stream(backend, feed, first.news, ended=first.ended)
-    return EventStream(stream, headers=_HEADERS)
+    return EventStream(backend, _stream(backend, feed, first.news, ended=first.ended))
 
 
 async def _stream(backend: Backend, feed: EventFeed, news: tuple[News, ...], *, ended: bool) -> AsyncIterator[bytes]:
-    backend.streams += 1
-    try:
-        spoke_at = time.monotonic()
-        while True:
-            for item in news:
-                yield _encode(item)
-                spoke_at = time.monotonic()
-            if ended or backend.closing:
-                return
-            if time.monotonic() - spoke_at > _PING_S:
-                yield _PING
-                spoke_at = time.monotonic()
-            await anyio.sleep(_POLL_S)
-            batch = await to_thread.run_sync(feed.poll)
-            news, ended = batch.news, batch.ended
-    finally:
-        backend.streams -= 1
+    spoke_at, pause_s = time.monotonic(), _POLL_S
+    while True:
+        for item in news:
+            yield _encode(item)
+            spoke_at, pause_s = time.monotonic(), _POLL_S
+        if ended or backend.closing:
+            return
+        if time.monotonic() - spoke_at > _PING_S:
+            yield _PING
+            spoke_at = time.monotonic()
+        await anyio.sleep(pause_s)
+        pause_s = min(pause_s * 1.2, _LAZY_POLL_S)
+        batch = await to_thread.run_sync(feed.poll)
+        news, ended = batch.news, batch.ended
 
 
 def _encode(item: News) -> bytes:

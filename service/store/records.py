@@ -30,8 +30,8 @@ class Waiting(Frozen):
 class JobRecord(Frozen):
     """One job as the database knows it.
 
-    ``spec_fault`` says why a spec of an older version cannot be read whole; ``observed_at`` is the driver's last sign of
-    life, ``world_size`` the ranks of its plan (None before it has one).
+    ``spec_fault`` says why a spec of an older version cannot be read whole; ``observed_at`` is the driver's last sign
+    of life, ``world_size`` the ranks of its plan (None before it has one).
     """
 
     id: str

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -92,6 +93,22 @@ def test_too_many_streams_are_refused_and_closed_ones_make_room(api: LiveApi, ht
     wait_until(lambda: api.backend.streams == 0)
     with http.stream("GET", f"/v1/jobs/{job_id}/events") as stream:
         assert stream.status_code == 200
+
+
+def test_the_limit_holds_for_many_who_come_at_once(api: LiveApi) -> None:
+    api.backend.settings = api.settings.model_copy(update={"max_streams": 3})
+    job_id = api.store.create_job(job_spec(workers=100))[0].id
+    answered = threading.Barrier(20)
+
+    def follow(_: int) -> int:
+        with api.http() as client, client.stream("GET", f"/v1/jobs/{job_id}/events") as stream:
+            answered.wait(30)  # nobody leaves before all were answered
+            return stream.status_code
+
+    with ThreadPoolExecutor(20) as pool:
+        codes = sorted(pool.map(follow, range(20)))
+    assert codes == [200] * 3 + [503] * 17
+    wait_until(lambda: api.backend.streams == 0)
 
 
 def test_a_service_that_ends_closes_its_streams_at_once(api: LiveApi, http: httpx.Client) -> None:
