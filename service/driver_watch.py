@@ -75,13 +75,15 @@ class DriverWatch:
         self.order: StopOrder | None = None
 
     def start(self) -> None:
-        """Begin to watch. SIGINT to this process then means ``StopOrderedError`` in its main thread."""
+        """Begin to watch. A SIGINT to this process, also one that waits already, then reaches its main thread."""
         self._thread.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it in the processes that it starts
 
     def stop(self) -> None:
         """The job has ended: no more heartbeat, and no order any more."""
         self._ended.set()
-        self._thread.join(timeout=self._obey_s)
+        if self._thread.is_alive():  # it was never started when the order to stop came before it
+            self._thread.join(timeout=self._obey_s)
 
     def interrupted(self) -> StopOrder:
         """The order behind an interruption.
@@ -137,7 +139,6 @@ def find_order(job: JobRecord, *, ran_s: float, max_runtime_s: float) -> StopOrd
 def sigint_raises() -> Iterator[None]:
     """Have the first SIGINT raise ``StopOrderedError`` in the main thread; later ones do not disturb the ending."""
     before = signal.signal(signal.SIGINT, _raise_once)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it in the processes that it starts
     try:
         yield
     finally:

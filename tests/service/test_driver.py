@@ -134,6 +134,25 @@ def test_the_result_holds_what_was_measured_beside_what_was_predicted(store: Job
     assert (result["peak_memory_bytes"], result["predicted_memory_bytes"]) == ({"1": 5_000_000}, [1_000_000, 1_000_000])
 
 
+@pytest.mark.parametrize("is_blocked", [True, False])
+def test_a_signal_that_comes_before_the_watch_begins_ends_the_job(
+    store: JobStore, settings: Settings, monkeypatch: pytest.MonkeyPatch, is_blocked: bool
+) -> None:
+    job, start = submit(store), driver.DriverWatch.start
+
+    def start_late(watch: driver.DriverWatch) -> None:
+        signal.raise_signal(signal.SIGINT)
+        start(watch)
+
+    if is_blocked:  # as Ray starts its drivers
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        monkeypatch.setattr(driver.DriverWatch, "start", start_late)
+    run(store, settings, job)
+    assert reason_of(store, job)[0] == "driver_stopped"
+
+
 def test_the_plan_is_stored_before_the_ranks_start(store: JobStore, settings: Settings) -> None:
     job = submit(store)
     seen: list[object] = []
