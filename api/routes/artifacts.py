@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC
 from email.utils import format_datetime
+from itertools import chain
 from typing import Annotated
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ from api.deps import BackendDep
 from api.openapi import problems
 from api.schemas.parts import ArtifactListView, ArtifactView
 from api.views import job_url
-from service.job_files import Artifact, find_artifact, list_artifacts
+from service.job_files import Artifact, ArtifactNotFoundError, find_artifact, list_artifacts
 from workers.training.folder import Folder
 
 router = APIRouter(tags=["jobs"])
@@ -69,8 +70,13 @@ def download_artifact(
     }
     if part:
         headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+    chunks = _chunks(artifact, begin, end)
+    try:
+        first = next(chunks, b"")
+    except FileNotFoundError:  # training drops old checkpoints
+        raise ArtifactNotFoundError(f"the artifact {path!r} was removed meanwhile; list them again", path=path) from None
     return StreamingResponse(
-        _chunks(artifact, begin, end),
+        chain([first], chunks),
         status_code=206 if part else 200,
         headers=headers,
         media_type="application/octet-stream",

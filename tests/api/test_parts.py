@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from service.job_files import Artifact
 from tests.kit.builders import job_spec, metric, two_rank_plan
 from tests.kit.live_api import LiveApi
 from workers.training.folder import Folder
@@ -45,6 +46,21 @@ def test_series_are_filtered_and_paged(api: LiveApi, http: httpx.Client, job_id:
 def test_what_is_no_number_is_null(api: LiveApi, http: httpx.Client, job_id: str) -> None:
     api.store.add_metrics(job_id, [metric(1, value=math.nan), metric(2, value=math.inf)])
     assert http.get(f"/v1/jobs/{job_id}/metrics").json()["series"][0]["values"] == [None, None]
+
+
+def test_a_file_that_is_removed_between_look_and_send_is_not_there(
+    api: LiveApi, http: httpx.Client, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(api, job_id, "export/config.json", b"{}")
+    plain = Artifact.read
+
+    def remove_then_read(artifact: Artifact, begin: int, end: int) -> bytes:
+        artifact.folder.remove()
+        return plain(artifact, begin, end)
+
+    monkeypatch.setattr(Artifact, "read", remove_then_read)
+    answer = http.get(f"/v1/jobs/{job_id}/artifacts/export/config.json")
+    assert (answer.status_code, answer.json()["code"]) == (404, "artifact_not_found")
 
 
 def test_a_plan_comes_in_data_and_words_with_both_numbers(api: LiveApi, http: httpx.Client, job_id: str) -> None:
