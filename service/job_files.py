@@ -1,8 +1,8 @@
 """The artifacts that a job leaves behind, by name, for the doors: its exported model, whole checkpoints, predictions.
 
 Only whole things are shown: a checkpoint is one when its ``manifest.json`` is there, and so are predictions; an export
-is one when its ``config.json`` is, since each is written last. Only what ``list_artifacts`` lists can be opened, so no
-name leads out of the job's folder.
+is one when its ``config.json`` is, since each is written last, and a manifest is removed first. Only what
+``list_artifacts`` lists can be opened, so no name leads out of the job's folder.
 """
 
 import re
@@ -44,7 +44,7 @@ def list_artifacts(job: Folder) -> list[Artifact]:
 
 
 def committed_checkpoints(job: Folder) -> list[Folder]:
-    """The folders of the whole checkpoints, oldest first: their names sort by step."""
+    """The folders of the whole checkpoints, oldest first."""
     return [job / path for path in _committed(job)]
 
 
@@ -73,5 +73,6 @@ def _walk(job: Folder) -> Iterator[Artifact]:
 
 def _committed(job: Folder) -> list[str]:
     names = [name for name in (job / "checkpoints").names() if _CHECKPOINT.fullmatch(name)]
-    places = [f"checkpoints/{name}" for name in names]
+    by_step = sorted(names, key=lambda name: int(name.removeprefix("step-")))  # longer names come after shorter ones
+    places = [f"checkpoints/{name}" for name in by_step]
     return [place for place in places if (job / place).size("manifest.json") is not None]

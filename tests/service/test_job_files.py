@@ -111,6 +111,13 @@ def bucket() -> Iterator[Folder]:
     fsspec.filesystem("memory").rm("/artifacts", recursive=True)
 
 
+def test_checkpoints_are_in_the_order_of_their_steps(tmp_path: Path) -> None:
+    job = Folder(tmp_path)
+    for name in ("step-100000000", "step-99999999"):
+        (job / "checkpoints" / name).write("manifest.json", b"{}")
+    assert [folder.uri[-9:] for folder in committed_checkpoints(job)] == ["-99999999", "100000000"]
+
+
 def test_behind_a_uri_the_same_things_are_artifacts(bucket: Folder) -> None:
     assert list_artifacts(bucket) == []
     (bucket / "checkpoints" / "step-00000010").write("manifest.json", b"{}")

@@ -119,6 +119,7 @@ class CheckpointStore:
         """Drop what no resume will want: all but the newest few, and what a dead attempt left without a manifest."""
         kept = {reference.step for reference in itertools.islice(self._newest_first(), _KEEP)}
         for step in set(self._steps()) - kept:
+            self._folder_of(step).remove_file(_MANIFEST)  # first: what is removed half-way is no checkpoint
             self._folder_of(step).remove()
 
     def _newest_first(self) -> Iterator[CheckpointRef]:

@@ -114,6 +114,13 @@ class Folder:
         told = cast(datetime, self._fs.modified(entry["name"]))
         return told if told.tzinfo else told.replace(tzinfo=UTC)
 
+    def remove_file(self, name: str) -> None:
+        """Delete one file; an absent one is fine."""
+        try:
+            self._fs.rm_file(f"{self._path}/{name}")
+        except FileNotFoundError:
+            return
+
     def remove(self) -> None:
         """Delete the folder and all below it; an absent folder is fine."""
         if self._fs.exists(self._path):

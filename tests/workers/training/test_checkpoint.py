@@ -64,6 +64,24 @@ def test_a_step_is_saved_anew_over_what_a_dead_attempt_left(tmp_path: Path) -> N
     assert not leftover.exists()
 
 
+def test_a_checkpoint_that_is_removed_half_way_has_lost_its_manifest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_at(tmp_path)
+    save(store, 1)
+    save(store, 2)
+
+    def die(_folder: Folder) -> None:
+        raise ConnectionError("killed in the middle of it")
+
+    monkeypatch.setattr(Folder, "remove", die)
+    with pytest.raises(ConnectionError):
+        save(store, 3)
+    left = [path.name for path in (tmp_path / "step-00000001").iterdir()]
+    assert left
+    assert "manifest.json" not in left
+
+
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
 def test_a_truncated_file_makes_the_checkpoint_fall_back_to_the_one_before(tmp_path: Path, name: str) -> None:
     store = store_at(tmp_path)
