@@ -1,6 +1,5 @@
 """From a planned job to a run of Ray Train (V2): the one place that speaks its configuration."""
 
-from importlib.metadata import version
 from typing import Any
 
 from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -12,8 +11,9 @@ from ray.train.v2.api.config import LoggingConfig
 from service.driver import RunOrder
 from service.ray_train_callback import JobCallback
 from service.spec import ResourcesSpec
+from workers import versions
 from workers.ray_backend import RankGroupConfig
-from workers.ray_loop import DISTRIBUTION, LoopConfig, train_loop
+from workers.ray_loop import LoopConfig, train_loop
 from workers.training.folder import Folder
 
 # A group of ranks that could not be started (a node died meanwhile) is tried again this often; by default for ever.
@@ -63,7 +63,7 @@ def build_trainer(order: RunOrder) -> RankTrainer:
 def loop_config(order: RunOrder) -> LoopConfig:
     """What every rank is told."""
     return LoopConfig(
-        graphmill_version=version(DISTRIBUTION),
+        graphmill_version=versions.installed_version(),
         spec=order.spec.train_spec(),
         plan=order.plan,
         data_root=order.data.root,

@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,11 @@ from ray.train.v2.api.report_config import CheckpointUploadMode
 from planner.frozen import Frozen
 from planner.plan import Plan, parse_plan
 from workers.data.paths import DataPaths
-from workers.errors import VersionMismatchError
 from workers.runtime import run_rank
 from workers.spec import TrainSpec
 from workers.training.folder import Folder
 from workers.training.run import RankRun, Report
-
-DISTRIBUTION = "graphmill"
+from workers.versions import check_version
 
 
 class LoopConfig(Frozen):
@@ -69,18 +66,6 @@ def train_loop(config: dict[str, Any]) -> dict[str, float]:
                 report=_reporter(rank=rank, node=node),
                 model_from=None if loop.model_from is None else Folder(loop.model_from),
             )
-        )
-
-
-def check_version(drivers: str, *, node: str) -> None:
-    """Refuse to mix versions: code reaches a node as its installed package. Raises ``VersionMismatchError``."""
-    installed = version(DISTRIBUTION)
-    if installed != drivers:
-        raise VersionMismatchError(
-            f"the driver runs {DISTRIBUTION} {drivers}, node {node} has {installed} installed; install {drivers} there",
-            driver=drivers,
-            installed=installed,
-            node=node,
         )
 
 

@@ -2,11 +2,11 @@
 
 import sys
 
-import service.ray_training
 from service.driver_main import main
+from workers import versions
 
 VERSION = "0.0.1"
 
 if __name__ == "__main__":
-    service.ray_training.version = lambda distribution: VERSION
+    versions.installed_version = lambda: VERSION
     sys.exit(main(sys.argv[1:]))

@@ -10,8 +10,9 @@ from planner.plan import MQGNNPlan
 from tests.on_ray.jobs import sampled
 from workers.errors import VersionMismatchError
 from workers.ray_backend import RankGroupBackend, RankGroupConfig, interface_of
-from workers.ray_loop import DISTRIBUTION, LoopConfig, check_version
+from workers.ray_loop import LoopConfig
 from workers.spec import TrainSpec
+from workers.versions import DISTRIBUTION, check_version
 
 
 def test_the_drivers_version_is_accepted_and_any_other_named() -> None:

@@ -4,6 +4,7 @@ Ray Train is not needed for a few seconds of measuring: the actors build a proce
 store that the first of them opens.
 """
 
+import platform
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from planner.profiles import ProbeRequest, Profile
+from workers import versions
 from workers.data.datasets import load_dataset
 from workers.data.paths import DataPaths
 from workers.errors import ProbeFailedError
@@ -27,9 +29,14 @@ class ProbeActor:
 
     def __init__(self, rank: int, world_size: int) -> None:
         self._rank, self._world_size = rank, world_size
+        self._node = platform.node()
 
-    def prepare(self, spec: TrainSpec, *, data: DataPaths) -> None:
-        """Open the data set, which a node that has not met it yet makes ready first."""
+    def prepare(self, spec: TrainSpec, *, data: DataPaths, drivers_version: str) -> None:
+        """Open the data set, which a node that has not met it yet makes ready first.
+
+        Raises ``VersionMismatchError``: a profile is kept under the driver's version, so no other may measure it.
+        """
+        versions.check_version(drivers_version, node=self._node)
         self._spec, self._dataset = spec, load_dataset(spec.dataset, paths=data)
 
     def meet(self) -> Meeting:
@@ -81,7 +88,9 @@ def measure_on_cluster(
             strategy = PlacementGroupSchedulingStrategy(places, placement_group_bundle_index=rank)
             options = {"num_cpus": cpus_per_rank, "num_gpus": gpus_per_rank, "scheduling_strategy": strategy}
             actors.append(ray.remote(ProbeActor).options(**options).remote(rank, num_ranks))
-        _answers([actor.prepare.remote(spec, data=data) for actor in actors], timeout_s=prepare_timeout_s)
+        ours = versions.installed_version()
+        prepared = [actor.prepare.remote(spec, data=data, drivers_version=ours) for actor in actors]
+        _answers(prepared, timeout_s=prepare_timeout_s)
         (meeting,) = _answers([actors[0].meet.remote()], timeout_s=timeout_s)
         return _answers([actor.measure.remote(request, meeting=meeting) for actor in actors], timeout_s=timeout_s)[0]
     finally:

@@ -9,12 +9,13 @@ from tests.planner.made_up import cluster
 from tests.workers.probe.test_describe import transformer_spec
 from workers.data.datasets import load_dataset
 from workers.data.paths import DataPaths
-from workers.errors import DatasetNotFoundError
+from workers.errors import DatasetNotFoundError, VersionMismatchError
 from workers.probe import actor
 from workers.probe.actor import ProbeActor
 from workers.probe.describe import describe_job, profile_key
 from workers.probe.ranks import Meeting
 from workers.spec import DatasetSpec
+from workers.versions import installed_version
 
 SPEC = transformer_spec(hidden_size=16, num_heads=2)
 
@@ -25,7 +26,7 @@ def test_the_data_set_is_opened_before_the_clock_of_the_measurement_starts(tmp_p
     key = profile_key(shape, cluster=cluster(), num_ranks=1)
     request = probes_for(shape, key=key, cluster=cluster()).model_copy(update={"budget_s": 0.1})
     rank = ProbeActor(0, 1)
-    rank.prepare(SPEC, data=data)
+    rank.prepare(SPEC, data=data, drivers_version=installed_version())
     monkeypatch.setattr(actor, "load_dataset", None)  # no more of it
     assert rank.measure(request, meeting=Meeting(host="nowhere", port=1)).units
 
@@ -33,4 +34,11 @@ def test_the_data_set_is_opened_before_the_clock_of_the_measurement_starts(tmp_p
 def test_a_data_set_that_is_not_there_is_told_before_anybody_waits(tmp_path: Path) -> None:
     missing = SPEC.model_copy(update={"dataset": DatasetSpec(path=str(tmp_path / "absent"))})
     with pytest.raises(DatasetNotFoundError):
-        ProbeActor(0, 1).prepare(missing, data=DataPaths(root=None, cache=tmp_path))
+        ProbeActor(0, 1).prepare(
+            missing, data=DataPaths(root=None, cache=tmp_path), drivers_version=installed_version()
+        )
+
+
+def test_a_rank_of_another_version_measures_nothing(tmp_path: Path) -> None:
+    with pytest.raises(VersionMismatchError, match=r"the driver runs graphmill 0\.0\.1"):
+        ProbeActor(0, 1).prepare(SPEC, data=DataPaths(root=None, cache=tmp_path), drivers_version="0.0.1")
