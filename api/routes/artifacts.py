@@ -74,7 +74,7 @@ def download_artifact(
     try:
         first = next(chunks, b"")
     except FileNotFoundError:  # training drops old checkpoints
-        raise ArtifactNotFoundError(f"the artifact {path!r} was removed meanwhile; list them again", path=path) from None
+        raise ArtifactNotFoundError(f"{path!r} was removed meanwhile; list the artifacts again", path=path) from None
     return StreamingResponse(
         chain([first], chunks),
         status_code=206 if part else 200,
