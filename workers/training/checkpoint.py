@@ -56,7 +56,7 @@ class CheckpointStore:
         """
         target = self._folder_of(step)
         if self._axis.index == 0:
-            target.remove()  # what a dead attempt left there
+            _remove(target)  # what a dead attempt left there
         self._axis.barrier()
         with self._together() as ranks:
             dcp.save(dict(tensors), storage_writer=FsspecWriter(target.uri), **ranks)
@@ -119,8 +119,7 @@ class CheckpointStore:
         """Drop what no resume will want: all but the newest few, and what a dead attempt left without a manifest."""
         kept = {reference.step for reference in itertools.islice(self._newest_first(), _KEEP)}
         for step in set(self._steps()) - kept:
-            self._folder_of(step).remove_file(_MANIFEST)  # first: what is removed half-way is no checkpoint
-            self._folder_of(step).remove()
+            _remove(self._folder_of(step))
 
     def _newest_first(self) -> Iterator[CheckpointRef]:
         """Committed checkpoints, by number: names of different length do not sort by step."""
@@ -149,6 +148,12 @@ def _check_contents(reader: FsspecReader, reference: CheckpointRef, tensors: Map
 def _digest(folder: Folder, name: str) -> dict[str, Any]:
     data = folder.read(name)
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _remove(folder: Folder) -> None:
+    """The manifest first: what is removed half-way is no checkpoint any more."""
+    folder.remove_file(_MANIFEST)
+    folder.remove()
 
 
 def _committed(folder: Folder) -> CheckpointRef | None:

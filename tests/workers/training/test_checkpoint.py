@@ -71,8 +71,12 @@ def test_a_checkpoint_that_is_removed_half_way_has_lost_its_manifest_first(
     save(store, 1)
     save(store, 2)
 
-    def die(_folder: Folder) -> None:
-        raise ConnectionError("killed in the middle of it")
+    plain = Folder.remove
+
+    def die(folder: Folder) -> None:
+        if folder.uri.endswith("step-00000001"):
+            raise ConnectionError("killed in the middle of it")
+        plain(folder)
 
     monkeypatch.setattr(Folder, "remove", die)
     with pytest.raises(ConnectionError):
