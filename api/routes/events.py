@@ -30,17 +30,22 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, backend: Backend, content: AsyncIterator[bytes]) -> None:
-        super().__init__(content, headers=_HEADERS)
-        self._backend = backend
-        backend.streams += 1  # here, without a pause since the limit was looked at
+    backend: Backend
+
+    @classmethod
+    def of(cls, backend: Backend, content: AsyncIterator[bytes]) -> "EventStream":
+        """A stream that counts from now on, without a pause since the limit was looked at."""
+        stream = cls(content, headers=_HEADERS)
+        stream.backend = backend
+        backend.streams += 1
+        return stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, and make room for another, also if nobody was there to read it."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._backend.streams -= 1
+            self.backend.streams -= 1
 
 
 @router.get(
@@ -66,7 +71,7 @@ async def follow_job(
         return Response(status_code=204)
     if backend.streams >= backend.settings.max_streams:
         raise TooManyStreamsError(f"{backend.streams} event streams are open, the limit of this process; try again")
-    return EventStream(backend, _stream(backend, feed, first.news, ended=first.ended))
+    return EventStream.of(backend, _stream(backend, feed, first.news, ended=first.ended))
 
 
 async def _stream(backend: Backend, feed: EventFeed, news: tuple[News, ...], *, ended: bool) -> AsyncIterator[bytes]:
