@@ -21,6 +21,12 @@ class ObjectiveInvalidError(GraphmillError):
     code = "objective_invalid"
 
 
+class ModelInvalidError(GraphmillError):
+    """A user's own model cannot be built as its spec says; the message names what was found instead."""
+
+    code = "model_invalid"
+
+
 class CheckpointInvalidError(GraphmillError):
     """A checkpoint is missing, incomplete or belongs to another job."""
 

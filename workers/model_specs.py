@@ -1,39 +1,47 @@
 """What each model is called, its numbers, its units in order, and what it asks to know of a graph. Values only.
 
-``units`` are the names that plans use; the module of the model lists its parts in the same order. Importing this
-module imports no tensor library.
+``units`` are the names that plans use; the module of the model lists its parts in the same order. ``needs`` is what
+``workers.megagraph.batches`` makes ready. Importing this module imports no tensor library.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from planner.frozen import Frozen
 
-
-@dataclass(frozen=True)
-class Needs:
-    """What a model asks to know of every graph, besides features and degrees; None where it does not ask."""
-
-    max_distance: int | None = None  # hop distances up to so many, farther pairs in one bucket more
-    edges: bool = False  # the edges into own rows, and which rows of other shards they start from
+Kind = Literal["megagraph", "mqgnn"]
+Pooling = Literal["none", "mean", "sum"]
+Norm = Literal["batch", "layer"]
+MessagePassing = Literal["gcn", "gine"]
 
 
-class GraphormerSpec(Frozen):
-    """Graphormer (Ying et al., NeurIPS 2021): degree embedding and a learned distance bias."""
+class Needs(Frozen):
+    """What a model asks to know of every graph, besides features and degrees; None, 0 or False where it does not."""
 
-    name: Literal["graphormer"] = "graphormer"
+    max_distance: int | None = Field(default=None, ge=1, le=250)  # hops up to so many, one bucket more for the rest
+    edge_paths: bool = False  # the types of the edges on one shortest path of every pair, up to max_distance of them
+    edges: bool = False  # edges into own rows
+    expander_degree: int = Field(default=0, ge=0, le=64)  # edges of a random regular graph beside those of the graph
+    num_global: int = Field(default=0, ge=0, le=64)  # global nodes, joined to every node of their graph
+    laplacian_size: int = Field(default=0, ge=0, le=512)  # eigenvectors of the Laplacian
+    walk_length: int = Field(default=0, ge=0, le=512)  # return probabilities of walks of 1 … so many steps
+    num_hops: int | None = Field(default=None, ge=0, le=64)  # features summed over 0 … so many hops
+
+
+class TransformerFields(Frozen):
+    """What all transformers have in common."""
+
     num_layers: int = Field(default=2, ge=1, le=64)
     hidden_size: int = Field(default=64, ge=4, le=8192)
     num_heads: int = Field(default=2, ge=1, le=128)
-    max_distance: int = Field(default=2, ge=1, le=250, description="farther pairs share the far bucket")
-    ffn_ratio: float = Field(default=1.0, gt=0, le=8)
+    ffn_ratio: float = Field(default=2.0, gt=0, le=8)
     dropout: float = Field(default=0.5, ge=0, lt=1)
-    input_dropout: float = Field(default=0.7, ge=0, lt=1)
+    input_dropout: float = Field(default=0.5, ge=0, lt=1)
+    pooling: Pooling = Field(default="none", description="one prediction per graph instead of one per node")
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> "GraphormerSpec":
+    def _heads_divide(self) -> "TransformerFields":
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} must be a multiple of num_heads {self.num_heads};"
@@ -42,14 +50,186 @@ class GraphormerSpec(Frozen):
         return self
 
     @property
+    def blocks(self) -> tuple[str, ...]:
+        """Names of the blocks, one per layer."""
+        return tuple(f"block.{index}" for index in range(self.num_layers))
+
+    @property
+    def row_width(self) -> int:
+        """Columns of the hidden state that units hand on."""
+        return self.hidden_size
+
+
+class GraphormerSpec(TransformerFields):
+    """Graphormer (Ying et al., NeurIPS 2021): degree embedding, a learned distance bias, and edges along paths."""
+
+    name: Literal["graphormer"] = "graphormer"
+    ffn_ratio: float = Field(default=1.0, gt=0, le=8)
+    input_dropout: float = Field(default=0.7, ge=0, lt=1)
+    max_distance: int = Field(default=2, ge=1, le=250, description="farther pairs share the far bucket")
+    edge_types: int = Field(default=0, ge=0, le=254, description="kinds of edges to tell apart; 0: none")
+
+    @property
     def units(self) -> tuple[str, ...]:
         """Names of the units, in order."""
-        return ("features", "degree", "distance", *_numbered("block", self.num_layers), "head")
+        edge_path = ("edge_path",) if self.edge_types else ()
+        return ("features", "degree", "distance", *edge_path, *self.blocks, "head")
 
     @property
     def needs(self) -> Needs:
-        """Hop distances for the bias."""
-        return Needs(max_distance=self.max_distance)
+        """Hop distances for the bias, and the edges on the paths."""
+        return Needs(max_distance=self.max_distance, edge_paths=self.edge_types > 0)
+
+
+class _PositionedFields(TransformerFields):
+    laplacian_size: int = Field(default=0, ge=0, le=512, description="eigenvectors of the Laplacian; 0: none")
+    norm: Norm = "batch"
+
+    @property
+    def _positions(self) -> tuple[str, ...]:
+        return ("laplacian",) if self.laplacian_size else ()
+
+
+class GTSpec(_PositionedFields):
+    """Graph Transformer (Dwivedi & Bresson 2020): attention along the edges, Laplacian eigenvectors as positions."""
+
+    name: Literal["gt"] = "gt"
+    laplacian_size: int = Field(default=8, ge=0, le=512, description="eigenvectors of the Laplacian; 0: none")
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names of the units, in order."""
+        return ("features", *self._positions, *self.blocks, "head")
+
+    @property
+    def needs(self) -> Needs:
+        """Edges and positions."""
+        return Needs(edges=True, laplacian_size=self.laplacian_size)
+
+
+class _MessagePassingFields(_PositionedFields):
+    message_passing: MessagePassing = "gcn"
+    edge_types: int = Field(default=0, ge=0, le=254, description="kinds of edges to tell apart; 0: none")
+    walk_length: int = Field(default=0, ge=0, le=512, description="steps of random walks as positions; 0: none")
+
+    @property
+    def _positions(self) -> tuple[str, ...]:
+        return (*super()._positions, *(("walks",) if self.walk_length else ()))
+
+
+class GraphGPSSpec(_MessagePassingFields):
+    """GraphGPS (Rampášek et al., NeurIPS 2022): message passing and global attention side by side."""
+
+    name: Literal["graphgps"] = "graphgps"
+    max_distance: int = Field(default=2, ge=1, le=250, description="farther pairs share the far bucket")
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names of the units, in order."""
+        return ("features", *self._positions, "distance", *self.blocks, "head")
+
+    @property
+    def needs(self) -> Needs:
+        """Edges, distances for the bias, positions."""
+        return Needs(
+            edges=True,
+            max_distance=self.max_distance,
+            laplacian_size=self.laplacian_size,
+            walk_length=self.walk_length,
+        )
+
+
+class ExphormerSpec(_MessagePassingFields):
+    """Exphormer (Shirzad et al., ICML 2023): GraphGPS with attention on edges, an expander graph and global nodes."""
+
+    name: Literal["exphormer"] = "exphormer"
+    expander_degree: int = Field(default=4, ge=0, le=64, multiple_of=2)
+    num_global: int = Field(default=1, ge=0, le=64)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names of the units, in order."""
+        return ("features", *self._positions, *self.blocks, "head")
+
+    @property
+    def needs(self) -> Needs:
+        """Edges of three kinds, and positions."""
+        return Needs(
+            edges=True,
+            expander_degree=self.expander_degree,
+            num_global=self.num_global,
+            laplacian_size=self.laplacian_size,
+            walk_length=self.walk_length,
+        )
+
+
+class SGFormerSpec(TransformerFields):
+    """SGFormer (Wu et al., NeurIPS 2023): one layer of linear global attention beside a GCN of ``num_layers``."""
+
+    name: Literal["sgformer"] = "sgformer"
+    num_heads: int = Field(default=1, ge=1, le=128)
+    graph_weight: float = Field(default=0.8, ge=0, le=1, description="share of the GCN in the sum")
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names of the units, in order."""
+        return ("features", "block.0", "head")
+
+    @property
+    def needs(self) -> Needs:
+        """Edges for the GCN."""
+        return Needs(edges=True)
+
+
+class NAGphormerSpec(TransformerFields):
+    """NAGphormer (Chen et al., ICLR 2023): every node is a short sequence of its hop features."""
+
+    name: Literal["nagphormer"] = "nagphormer"
+    num_hops: int = Field(default=3, ge=1, le=64)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names of the units, in order."""
+        return ("features", *self.blocks, "head")
+
+    @property
+    def row_width(self) -> int:
+        """All tokens of a node, one after the other."""
+        return (self.num_hops + 1) * self.hidden_size
+
+    @property
+    def needs(self) -> Needs:
+        """Hop features."""
+        return Needs(num_hops=self.num_hops)
+
+
+class CustomSpec(Frozen):
+    """A module of the user's own: ``module`` is ``package.module:callable``, ``units`` paths of its submodules."""
+
+    name: Literal["custom"] = "custom"
+    module: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    units: tuple[str, ...] = Field(min_length=1)
+    needs: Needs = Needs()
+    hidden_size: int = Field(default=64, ge=1, le=8192)
+    pooling: Pooling = "none"
+
+    @field_validator("units")
+    @classmethod
+    def _end_with_head(cls, units: tuple[str, ...]) -> tuple[str, ...]:
+        if units[-1] != "head" or len(set(units)) < len(units):
+            raise ValueError(f"units are distinct and the last one is 'head', which predicts; found {list(units)}")
+        return units
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Names of the blocks."""
+        return tuple(unit for unit in self.units if unit.startswith("block."))
+
+    @property
+    def row_width(self) -> int:
+        """Columns of the hidden state that units hand on."""
+        return self.hidden_size
 
 
 class SampledGNNSpec(Frozen):
@@ -66,11 +246,9 @@ class SampledGNNSpec(Frozen):
         return len(self.fanouts)
 
 
-TransformerSpec = GraphormerSpec
+TransformerSpec = GraphormerSpec | GTSpec | GraphGPSSpec | SGFormerSpec | ExphormerSpec | NAGphormerSpec | CustomSpec
 ModelSpec = Annotated[TransformerSpec | SampledGNNSpec, Field(discriminator="name")]
-Kind = Literal["megagraph", "mqgnn"]
-MODELS_OF_KIND: dict[Kind, tuple[str, ...]] = {"megagraph": ("graphormer",), "mqgnn": ("graphsage", "gcn")}
-
-
-def _numbered(kind: str, count: int) -> tuple[str, ...]:
-    return tuple(f"{kind}.{index}" for index in range(count))
+MODELS_OF_KIND: dict[Kind, tuple[str, ...]] = {
+    "megagraph": ("graphormer",),
+    "mqgnn": ("graphsage", "gcn"),
+}

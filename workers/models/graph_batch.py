@@ -1,11 +1,25 @@
 """What a graph transformer computes on: rows of one or many graphs, and what its spec asks to know of them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
-from workers.ops.row_edges import RowEdges
+from workers.ops.row_edges import Halo, RowEdges
 from workers.ops.row_layout import RowLayout
+
+
+@dataclass(frozen=True, eq=False)
+class WideEdges:
+    """Edges, an expander's, and those from global nodes, whose rows come last, graph after graph.
+
+    ``edges.types`` tells them apart. To ``edges`` the global rows are a part of the halo; ``halo`` is what really
+    travels between shards.
+    """
+
+    edges: RowEdges
+    halo: Halo | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,13 +28,36 @@ class GraphBatch:
 
     ``node_ids`` are unique in the data set and the same on every rank: they, with ``draw``, decide what dropout drops.
     ``x``, ``degree`` and ``node_ids`` are always there; the rest is None or empty where the model has no need of it
-    (``workers.model_specs.Needs``).
+    (``workers.model_specs.Needs``). ``buckets`` and ``paths`` have the rows that attend here, which are the own rows
+    unless ranks share heads.
     """
 
     x: Tensor  # [n, F]
-    degree: Tensor  # int64 [n]
+    degree: Tensor  # int64 [n], in-degrees in the whole graph
     node_ids: Tensor  # int64 [n]
     layout: RowLayout
     draw: int = 0
-    buckets: tuple[Tensor, ...] = ()  # of graph g: uint8 [n_g, N_g], distance buckets of (own row, node of the graph)
-    edges: RowEdges | None = None  # edges into the rows that lie here
+    buckets: tuple[Tensor, ...] = ()  # of graph g: uint8 [n_g, N_g], distance buckets of (row, node of the graph)
+    paths: tuple[Tensor, ...] = ()  # of graph g: uint8 [n_g, N_g, max_distance], 1 + types along a path, then zeros
+    edges: RowEdges | None = None
+    wide_edges: WideEdges | None = None
+    laplacian: Tensor | None = None  # [n, k]
+    walks: Tensor | None = None  # [n, steps]
+    hops: Tensor | None = None  # [n, hops + 1, F]
+
+    @cached_property
+    def graph_indptr(self) -> Tensor:
+        """int64 [g + 1]: the rows of graph i are ``graph_indptr[i]:graph_indptr[i + 1]``."""
+        layout = self.layout
+        ends = [layout.rows(layout.shard, graph).stop for graph in range(layout.num_graphs)]
+        return torch.tensor([0, *ends], device=self.x.device)
+
+    @cached_property
+    def graph_of_row(self) -> Tensor:
+        """int64 [n]."""
+        return torch.repeat_interleave(self.graph_indptr.diff(), output_size=len(self.x))
+
+    @cached_property
+    def graph_sizes(self) -> Tensor:
+        """int64 [g]: nodes of every graph, over all shards."""
+        return torch.tensor([sum(graph) for graph in zip(*self.layout.sizes, strict=True)], device=self.x.device)

@@ -3,17 +3,28 @@
 The modules are imported when asked for, because torch_geometric alone takes seconds to import.
 """
 
+from importlib import import_module
+
 from torch import nn
 
-from workers.model_specs import GraphormerSpec, ModelSpec
+from workers.model_specs import ModelSpec
+
+# name -> what builds it, called (spec, num_features=, num_classes=)
+_BUILDERS = {
+    "graphormer": "workers.models.graphormer:Graphormer",
+    "gt": "workers.models.gt:GT",
+    "graphgps": "workers.models.graphgps:GraphGPS",
+    "sgformer": "workers.models.sgformer:SGFormer",
+    "exphormer": "workers.models.exphormer:Exphormer",
+    "nagphormer": "workers.models.nagphormer:NAGphormer",
+    "custom": "workers.models.custom:build_custom",
+    "graphsage": "workers.models.sampled:build_sampled_gnn",
+    "gcn": "workers.models.sampled:build_sampled_gnn",
+}
 
 
 def build_model(spec: ModelSpec, *, num_features: int, num_classes: int) -> nn.Module:
     """A freshly initialised plain module for ``spec`` (drawn from torch's global generator)."""
-    if isinstance(spec, GraphormerSpec):
-        from workers.models.graphormer import Graphormer
-
-        return Graphormer(spec, num_features=num_features, num_classes=num_classes)
-    from workers.models.sampled import build_sampled_gnn
-
-    return build_sampled_gnn(spec, num_features=num_features, num_classes=num_classes)
+    place, name = _BUILDERS[spec.name].split(":")
+    build = getattr(import_module(place), name)
+    return build(spec, num_features=num_features, num_classes=num_classes)

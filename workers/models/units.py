@@ -12,11 +12,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from workers.model_specs import TransformerSpec
 from workers.models.graph_batch import GraphBatch
 
 
 class GraphTransformer(nn.Module, ABC):
-    """Base of the models; a subclass holds its units as submodules and lists them in ``units``, in order."""
+    """Base of the models; a subclass holds its units as submodules and lists them in ``units``, in order.
+
+    ``spec`` names the units.
+    """
+
+    spec: TransformerSpec
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,6 +32,10 @@ class GraphTransformer(nn.Module, ABC):
     @abstractmethod
     def units(self) -> dict[str, nn.Module]:
         """The units by name, in order; the kind of a unit is its name up to the dot."""
+
+    def named(self, *parts: nn.Module) -> dict[str, nn.Module]:
+        """``parts`` under the names that the spec gives to the units, in order."""
+        return dict(zip(self.spec.units, parts, strict=True))
 
     def forward(self, batch: GraphBatch) -> Tensor:
         """Predictions [n, C] of the rows of ``batch``, or [g, C] of its graphs where the task is about graphs."""

@@ -1,0 +1,29 @@
+"""Counted batch norm is torch's, with statistics that may be sums over processes."""
+
+import torch
+
+from workers.models.batch_norm import CountedBatchNorm
+
+
+def test_training_and_running_statistics_equal_those_of_torch() -> None:
+    torch.manual_seed(0)
+    ours, theirs = CountedBatchNorm(5).double(), torch.nn.BatchNorm1d(5).double()
+    for _ in range(3):
+        x = torch.randn(11, 5, dtype=torch.float64) * 3 + 7
+        left, right = (x.clone().requires_grad_() for _ in range(2))
+        mine, exact = ours(left), theirs(right)
+        torch.testing.assert_close(mine, exact)
+        weights = torch.randn_like(x)
+        (mine * weights).sum().backward()
+        (exact * weights).sum().backward()
+        torch.testing.assert_close(left.grad, right.grad)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
+
+
+def test_a_pass_that_only_repeats_leaves_running_statistics_alone() -> None:
+    norm = CountedBatchNorm(2)
+    norm.learns = False
+    norm(torch.randn(4, 2))
+    assert not norm.running_mean.any()

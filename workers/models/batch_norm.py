@@ -1,0 +1,48 @@
+"""Batch normalisation over rows that lie anywhere: statistics are sums, and sums are asked of a ``SumExchange``.
+
+    y = (x - mean) / sqrt(var + eps) * weight + bias            mean and var over all rows of the micro-batch
+
+Source: Ioffe and Szegedy, ICML 2015. As ``torch.nn.BatchNorm1d`` computes it, for any number of shards and replicas,
+empty ones included: the count of the rows is a sum, too. Evaluation uses running statistics and talks to nobody.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from workers.ops.exchanges import LocalSums, SumExchange
+
+
+class CountedBatchNorm(nn.Module):
+    """Normalises the columns of [n, d]; ``sums`` sums over all processes that hold rows of the micro-batch.
+
+    While ``learns`` is False (a forward pass that only repeats another), running statistics stay as they are.
+    """
+
+    def __init__(self, num_columns: int, *, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.momentum, self.eps = momentum, eps
+        self.weight = nn.Parameter(torch.ones(num_columns))
+        self.bias = nn.Parameter(torch.zeros(num_columns))
+        self.register_buffer("running_mean", torch.zeros(num_columns))
+        self.register_buffer("running_var", torch.ones(num_columns))
+        self.sums: SumExchange = LocalSums()
+        self.learns = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, d] of the same shape."""
+        mean, var = self._statistics(x) if self.training else (self.running_mean, self.running_var)
+        return (x - mean) * (var + self.eps).rsqrt() * self.weight + self.bias
+
+    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Two passes, as x may lie far from zero: squares of deviations lose nothing."""
+        own = torch.cat([x.sum(dim=0), x.new_tensor([len(x)])])
+        total = self.sums.sum(own)
+        count = total[-1].detach().clamp(min=1)
+        mean = total[:-1] / count
+        var = self.sums.sum((x - mean).square().sum(dim=0)) / count
+        if self.learns:
+            with torch.no_grad():
+                unbiased = var * count / (count - 1).clamp(min=1)
+                self.running_mean.lerp_(mean, self.momentum)
+                self.running_var.lerp_(unbiased, self.momentum)
+        return mean, var
