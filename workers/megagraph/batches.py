@@ -18,10 +18,13 @@ from workers.data.graph import NO_SPLIT, Graph, GraphDataset
 from workers.data.graph_encodings.distances import distance_buckets
 from workers.data.partition import NodeCut, NodeCuts
 from workers.data.shard_edges import join_edges, shard_edges
+from workers.errors import DatasetInvalidError
 from workers.model_specs import Needs
 from workers.models.graph_batch import GraphBatch
 from workers.ops.row_edges import RowEdges
 from workers.ops.row_layout import RowLayout
+
+_CARRIED = frozenset({"edges", "max_distance"})  # of a model's needs
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class ShardedBatches:
     """Batches of ``dataset`` for the rank at ``axis`` (the cp axis), on ``device``, with all that a model ``needs``.
 
     ``cuts`` says which nodes its shards are of, by default runs of equal length in natural order; ``ulysses_degree``
-    neighbouring ranks share heads.
+    neighbouring ranks share heads. Raises ``DatasetInvalidError`` where a need has no encoding here.
     """
 
     def __init__(
@@ -67,6 +70,11 @@ class ShardedBatches:
         cuts: NodeCuts | None = None,
         ulysses_degree: int = 1,
     ) -> None:
+        if missing := sorted(needs.model_dump(exclude_defaults=True).keys() - _CARRIED):
+            raise DatasetInvalidError(
+                f"the model needs {', '.join(missing)} of every graph, and batches carry {', '.join(sorted(_CARRIED))}"
+                " only; choose a model, or sizes of it, without the others"
+            )
         self._dataset = dataset
         self._axis = axis
         self._cuts = NodeCuts(dataset.graphs) if cuts is None else cuts

@@ -77,7 +77,7 @@ class GlobalNodes(nn.Module):
         layout = batch.layout
         places = scores.new_zeros(layout.num_shards, layout.num_graphs, *scores.shape[1:])
         own = places[layout.shard].fill_(-math.inf)
-        own.index_reduce_(0, batch.graph_of_row, scores, "amax")
+        own.scatter_reduce_(0, batch.graph_of_row[:, None, None].expand_as(scores), scores, "amax")
         return self.sums.sum(places).amax(dim=0)
 
 
