@@ -29,8 +29,10 @@ from workers.megagraph.executor import Round
 from workers.megagraph.parallelize import ParallelModel, check_runnable, parallelize
 from workers.megagraph.pipeline_parallel import own_parameters
 from workers.megagraph.training_step import run_step
+from workers.model_specs import TransformerSpec
+from workers.models.attention import Attention
 from workers.models.graph_batch import GraphBatch
-from workers.models.graphormer import Attention, Graphormer
+from workers.models.registry import build_model
 from workers.models.units import GraphTransformer
 from workers.ops.counter_dropout import draw_of
 from workers.spec import GraphormerSpec, TrainingSpec
@@ -77,7 +79,7 @@ class Case:
     sharded: tuple[str, ...] = ()
     shard_degree: int | None = None
     clip_norm: float | None = None
-    spec: GraphormerSpec | EdgeSpec = SPEC
+    spec: TransformerSpec | EdgeSpec = SPEC
     dtype: torch.dtype = torch.float64
     batch_size: int = 100
     steps: int = 1
@@ -153,9 +155,11 @@ def build(case: Case) -> GraphTransformer:
     torch.manual_seed(5)
     if isinstance(case.spec, EdgeSpec):
         return EdgeTransformer(case.spec).to(case.dtype)
-    model = Graphormer(case.spec, num_features=case.dataset.num_features, num_classes=case.dataset.num_classes)
+    model = build_model(case.spec, num_features=case.dataset.num_features, num_classes=case.dataset.num_classes)
     with torch.no_grad():
-        model.distance.table.normal_()
+        for name, parameter in model.named_parameters():
+            if name == "distance.table":
+                parameter.normal_()
     return model.to(case.dtype)
 
 
