@@ -1,13 +1,15 @@
 # make demo   train one job of each kind on an embedded cluster, end to end
 # make check  style, types, import rules, house rules (two minutes at most)
 # make test   every test
+# make bench-peers   build the rivals of some benchmarks into an environment of their own (20 minutes on two cores)
 
 SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+PEERS := .venv-peers
 
-.PHONY: demo check test env clean
+.PHONY: demo check test env bench-peers clean
 
 env: $(STAMP)
 
@@ -30,5 +32,13 @@ check: $(STAMP)
 test: $(STAMP)
 	$(PYTHON) -m pytest -q tests
 
+bench-peers: $(PEERS)/.installed
+
+$(PEERS)/.installed: tests/benchmarks/peers.txt constraints.txt
+	python3 -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt torch==2.13.0 torch-geometric scipy setuptools wheel ninja
+	FORCE_ONLY_CPU=1 $(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --requirement tests/benchmarks/peers.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(PEERS) build *.egg-info

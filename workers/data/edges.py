@@ -33,7 +33,7 @@ def from_edges(sources: np.ndarray, targets: np.ndarray, *, num_nodes: int, dire
     ``directed`` keeps each edge one way: v then hears only from the sources of edges that end in it. Raises
     ``DatasetInvalidError`` that names the first edge with an id that is negative, too large or not a whole number.
     """
-    sources, targets = _checked_ids(sources, targets, num_nodes=num_nodes)
+    sources, targets = checked_ids(sources, targets, num_nodes=num_nodes)
     if not directed:
         sources, targets = np.concatenate([sources, targets]), np.concatenate([targets, sources])
     apart = sources != targets
@@ -51,8 +51,8 @@ def to_edges(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.nd
     return indices.astype(np.int64), np.repeat(np.arange(len(indptr) - 1, dtype=np.int64), np.diff(indptr))
 
 
-def _checked_ids(sources: np.ndarray, targets: np.ndarray, *, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends as int64, every one of them an id of a node."""
+def checked_ids(sources: np.ndarray, targets: np.ndarray, *, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends as int64, every one of them an id of a node. Raises ``DatasetInvalidError``."""
     if num_nodes > _LARGEST_NUM_NODES:
         raise DatasetInvalidError(
             f"the graph has {num_nodes} nodes; one build sorts at most {_LARGEST_NUM_NODES}:"

@@ -30,7 +30,8 @@ from torch import Tensor, nn
 from workers.comm.axis import Axis
 from workers.data.graph import Graph
 from workers.models.sampled import Block, apply_layer
-from workers.mqgnn.sampler import ALL_NEIGHBORS, NeighborSampler
+from workers.mqgnn.sampling.csc import csc_of
+from workers.mqgnn.sampling.neighbors import ALL_NEIGHBORS, NeighborSampler
 from workers.training.metrics import Scoreboard
 from workers.training.objective import Objective
 
@@ -52,7 +53,7 @@ class Evaluator:
     ) -> None:
         self._graph, self._axis = graph, axis
         self._device, self._dtype, self._chunk_bytes = device, dtype, chunk_bytes
-        self._sampler = NeighborSampler(graph, fanouts=(ALL_NEIGHBORS,))
+        self._sampler = NeighborSampler(csc_of(graph), fanouts=(ALL_NEIGHBORS,))
         self._work = graph.indptr + np.arange(graph.num_nodes + 1)  # rows read by all nodes before this one
         shares = self._work[-1] * np.arange(axis.size + 1) // axis.size
         self._bounds = np.searchsorted(self._work, shares).tolist()

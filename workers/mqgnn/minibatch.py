@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workers.mqgnn.sampler import SampledSubgraph
+from workers.mqgnn.sampling.subgraph import SampledSubgraph
 from workers.mqgnn.seed_order import BatchTask
 
 

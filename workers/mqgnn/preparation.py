@@ -12,7 +12,8 @@ import torch
 from workers.data.graph import Graph
 from workers.mqgnn.counter_rng import Stream, stream_key
 from workers.mqgnn.minibatch import MiniBatch, SampledBatch
-from workers.mqgnn.sampler import NeighborSampler
+from workers.mqgnn.sampling.csc import csc_of
+from workers.mqgnn.sampling.neighbors import NeighborSampler
 from workers.mqgnn.seed_order import BatchTask, SeedOrder
 from workers.mqgnn.stage import Stage
 
@@ -49,7 +50,7 @@ class SampleWorker:
     """Takes the seeds of a task and samples around them."""
 
     def __init__(self, graph: Graph, *, order: SeedOrder, fanouts: Sequence[int], rank: int) -> None:
-        self._sampler = NeighborSampler(graph, fanouts=fanouts)
+        self._sampler = NeighborSampler(csc_of(graph), fanouts=fanouts)
         self._order, self._rank = order, rank
 
     def __call__(self, task: BatchTask) -> SampledBatch:

@@ -7,7 +7,9 @@ from torch_geometric.nn.models import GCN, GraphSAGE
 from tests.workers.mqgnn.graphs import clustered_graph, graph_of_edges
 from workers.data.graph import Graph
 from workers.models.sampled import build_sampled_gnn, forward_blocks
-from workers.mqgnn.sampler import NeighborSampler, SampledSubgraph
+from workers.mqgnn.sampling.csc import csc_of
+from workers.mqgnn.sampling.neighbors import NeighborSampler
+from workers.mqgnn.sampling.subgraph import SampledSubgraph
 from workers.spec import SampledGNNSpec
 
 GRAPH = clustered_graph(400, degree=12)
@@ -23,7 +25,7 @@ def build(name: str, fanouts: tuple[int, ...], *, dropout: float = 0.0) -> nn.Mo
 def sample(
     graph: Graph, seeds: np.ndarray, fanouts: tuple[int, ...], *, key: int = 1
 ) -> tuple[SampledSubgraph, Tensor]:
-    subgraph = NeighborSampler(graph, fanouts=fanouts).sample(seeds, key=key)
+    subgraph = NeighborSampler(csc_of(graph), fanouts=fanouts).sample(seeds, key=key)
     return subgraph, torch.from_numpy(graph.features.gather(subgraph.node_ids)).double()
 
 

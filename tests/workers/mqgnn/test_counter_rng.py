@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from tests.workers.mqgnn.reference_sampler import mix
+from tests.workers.mqgnn.sampling.reference import mix
 from workers.mqgnn.counter_rng import Stream, draw_below, mix64, mix64_array, stream_key
 
 
