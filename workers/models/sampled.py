@@ -90,7 +90,8 @@ def forward_blocks(
     ``indptr`` [nodes before the last hop + 1] and ``indices`` [e] are the in-edges, nodes ordered by hop, seeds first
     (``workers.mqgnn.sampling.subgraph``), with as many hops as the model has layers. ``degrees`` [n] are those in the
     whole graph. In training the hidden state of a node is dropped by its number in the graph (``node_ids`` [n]), the
-    layer and ``draw``, at the rate of the model's own dropout: whoever computes the node in this draw drops the same of it.
+    layer and ``draw``, at the rate of the model's own dropout: whoever computes the node in this draw drops the
+    same of it.
     """
     if not len(x):
         return x.new_zeros(0, model.out_channels)

@@ -14,10 +14,12 @@ class SampledSubgraph:
 
     ``nested``: a node was expanded once. The sampled in-neighbours of local node ``v`` are
     ``indices[indptr[v]:indptr[v + 1]]``; nodes of the last hop have none, so ``indptr`` ends with the last node
-    that was expanded. Edges are thereby grouped by hop, nearest first, and the block of every layer is a prefix of the arrays.
+    that was expanded. Edges are thereby grouped by hop, nearest first, and the block of every layer is a
+    prefix of the arrays.
 
     Not ``nested`` (layer-wise samplers): all nodes met so far were expanded anew at every hop. Each hop has a CSR
-    of its own; they lie one after the other, nearest first, and each ``indptr`` starts from 0. ``block_of`` cuts both kinds.
+    of its own; they lie one after the other, nearest first, and each ``indptr`` starts from 0. ``block_of``
+    cuts both kinds.
     """
 
     node_ids: np.ndarray  # [n], dtype of the graph's indices
