@@ -49,7 +49,7 @@ class Numbering:
         self, positions: np.ndarray, indices: np.ndarray, *, num_known: int, offsets: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """(local numbers int32 of ``indices[positions]``, the nodes among them that had none, by new number)."""
-        local, fresh = np.empty(len(positions), dtype=np.int32), np.empty(len(positions), dtype=indices.dtype)
+        local, fresh = np.empty(len(positions), dtype=np.int32), np.empty(len(positions) + 1, dtype=indices.dtype)
         num_fresh = self._kernels.relabel(positions, indices, self._table, self._generation, num_known, local, fresh)
         return local, fresh[:num_fresh]
 

@@ -269,7 +269,7 @@ def enter(nodes, table, generation):
 def relabel(positions, indices, table, generation, num_known, local, fresh):
     """Give local numbers to the sources of the edges, new ones from ``num_known`` in order of first sight.
 
-    Out: ``local`` int32 [edges], ``fresh`` the new nodes. Returns how many are new.
+    Out: ``local`` int32 [edges], ``fresh`` [edges + 1] the new nodes. Returns how many are new.
     """
     num_fresh = 0
     for i in range(len(positions)):

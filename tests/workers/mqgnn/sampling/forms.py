@@ -1,5 +1,8 @@
 """The forms of the samplers' inner loops that run here."""
 
 from workers.mqgnn.sampling import numba_kernels
+from workers.mqgnn.sampling.native_kernels import NativeKernels
+from workers.ops.native import native_library
 
-ALL_KERNELS = {"numba": numba_kernels}
+_LIBRARY = native_library()
+ALL_KERNELS = {"numba": numba_kernels} | ({"native": NativeKernels(_LIBRARY)} if _LIBRARY else {})
