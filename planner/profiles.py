@@ -42,7 +42,8 @@ class SampledShape(Frozen):
 
     ``graph_bytes`` is the size of the graph store; the part that training touches becomes resident in every rank. The
     stages are measured on the graph itself, so its ``dataset_fingerprint`` belongs to the shape: sizes do not tell how
-    neighbourhoods overlap. ``largest_degree`` is the most in-neighbours of a node.
+    neighbourhoods overlap. ``sampler`` says how neighbours are chosen. ``largest_degree`` is the most in-neighbours of
+    a node.
     """
 
     kind: Literal["mqgnn"] = "mqgnn"
@@ -56,6 +57,7 @@ class SampledShape(Frozen):
     num_train: int
     batch_size: int
     fanouts: tuple[int, ...]
+    sampler: str = "uniform"
     largest_degree: int = 0
     graph_bytes: int = 0
     dataset_fingerprint: str = ""

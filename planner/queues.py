@@ -180,6 +180,7 @@ def estimate_sampled_memory(
         num_nodes=shape.num_nodes,
         num_train=shape.num_train,
         num_samplers=samplers,
+        sampler=shape.sampler,
     )
     state = (
         profile.base_bytes

@@ -232,6 +232,22 @@ class CustomSpec(Frozen):
         return self.hidden_size
 
 
+# By rule, each defined in workers/mqgnn/sampling; "+f" is flat, "+d" debiased.
+SamplerName = Literal[
+    "uniform",
+    "labor",
+    "fastgcn",
+    "fastgcn+f",
+    "fastgcn+d",
+    "fastgcn+f+d",
+    "ladies",
+    "ladies+f",
+    "ladies+d",
+    "ladies+f+d",
+]
+Direction = Literal["in", "out"]
+
+
 class SampledGNNSpec(Frozen):
     """A message-passing model of PyG trained on sampled neighbourhoods; one fanout per layer, nearest hop first."""
 
@@ -239,6 +255,15 @@ class SampledGNNSpec(Frozen):
     hidden_size: int = Field(default=128, ge=1, le=8192)
     dropout: float = Field(default=0.5, ge=0, lt=1)
     fanouts: tuple[Annotated[int, Field(ge=-1, le=10_000)], ...] = Field(default=(10, 5), min_length=1, max_length=8)
+    sampler: SamplerName = "uniform"
+    replace: bool = Field(default=False, description="neighbours may be drawn twice")
+    direction: Direction = Field(default="in", description="of the edges along which a node hears from others")
+
+    @model_validator(mode="after")
+    def _only_uniform_replaces(self) -> "SampledGNNSpec":
+        if self.replace and self.sampler != "uniform":
+            raise ValueError(f"sampler {self.sampler!r} draws without replacement; found replace: true, leave it out")
+        return self
 
     @property
     def num_layers(self) -> int:

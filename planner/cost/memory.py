@@ -20,7 +20,9 @@ _ROW_BYTES = 3 * 8 + 1  # degree, number and label as int64, split as int8
 EVALUATION_CHUNK_BYTES = 16 * 2**20
 _CHUNK_MATRICES = 5
 _EDGE_BYTES = 48
-_SAMPLER_NODE_BYTES = 4  # a sampler's table of local numbers
+_SAMPLER_NODE_BYTES = 8  # a sampler's table of local numbers
+# Of a layer-wise sampler: two tables, weights, importance of all nodes, and of those met while it is computed.
+_LAYER_SAMPLER_NODE_BYTES = 2 * 8 + 4 + 16 + 16
 _EVALUATOR_NODE_BYTES = 8 + _SAMPLER_NODE_BYTES  # work before each node; its own sampler
 # Training nodes and the orders of two epochs stay; while a third is made, its hashes and positions are there, too.
 _SEED_BYTES = 6 * 8
@@ -89,9 +91,13 @@ def ring_buffer_bytes(shard_bytes: float, *, cp_degree: int) -> float:
     return 4 * shard_bytes if cp_degree > 1 else 0.0
 
 
-def sampled_graph_bytes(*, graph_bytes: int, num_nodes: int, num_train: int, num_samplers: int) -> int:
+def sampled_graph_bytes(
+    *, graph_bytes: int, num_nodes: int, num_train: int, num_samplers: int, sampler: str = "uniform"
+) -> int:
     """What lies there of a sampled job's graph: its pages, tables of samplers and evaluation, the order of seeds."""
-    per_node = num_samplers * _SAMPLER_NODE_BYTES + _EVALUATOR_NODE_BYTES
+    by_layers = sampler.startswith(("fastgcn", "ladies"))
+    node_bytes = _LAYER_SAMPLER_NODE_BYTES if by_layers else _SAMPLER_NODE_BYTES
+    per_node = num_samplers * node_bytes + _EVALUATOR_NODE_BYTES
     return graph_bytes + per_node * num_nodes + _SEED_BYTES * num_train
 
 

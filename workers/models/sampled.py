@@ -50,6 +50,7 @@ class Block:
     indptr: Tensor  # int32 [num_targets + 1]
     indices: Tensor  # int32 [e], numbers of sources
     degrees: Tensor  # int32 or int64 [num_sources]
+    edge_weights: Tensor | None = None  # float32 [e]: times these, a sampled sum estimates the sum over all
 
     @property
     def num_targets(self) -> int:
@@ -62,15 +63,46 @@ class Block:
         return len(self.degrees)
 
     def weights(self, dtype: torch.dtype) -> Tensor:
-        """[num_targets, 1]: times these, a sum over a target's sampled neighbours estimates that over all of them."""
+        """[num_targets, 1]: times these, a row of ``adjacency`` sums up to an estimate over all of its neighbours."""
+        if self.edge_weights is not None:
+            return torch.ones(self.num_targets, 1, dtype=dtype, device=self.indices.device)
+        return self._degrees_per_sampled(dtype)
+
+    def _degrees_per_sampled(self, dtype: torch.dtype) -> Tensor:
         num_sampled = self.indptr.diff().clamp(min=1)  # an isolated node has nothing to weight
         return (self.degrees[: self.num_targets].to(dtype) / num_sampled).unsqueeze(1)
 
     def adjacency(self, dtype: torch.dtype) -> Tensor:
-        """The sparse CSR matrix [num_targets, num_sources] of ones."""
-        ones = torch.ones(len(self.indices), dtype=dtype, device=self.indices.device)
+        """The sparse CSR matrix [num_targets, num_sources] of edge weights, or ones."""
+        if self.edge_weights is not None:
+            return self._csr(self.edge_weights.to(dtype))
+        return self._csr(torch.ones(len(self.indices), dtype=dtype, device=self.indices.device))
+
+    def adjacency_for_means(self, dtype: torch.dtype) -> Tensor:
+        """As ``adjacency``, for those who divide a row's sum by the number of its entries."""
+        if self.edge_weights is None:
+            return self.adjacency(dtype)
+        num_sampled = self.indptr.diff()
+        per_entry = (1 / self._degrees_per_sampled(dtype)).flatten().repeat_interleave(num_sampled)
+        return self._csr(self.edge_weights.to(dtype) * per_entry)
+
+    def _csr(self, values: Tensor) -> Tensor:
         size = (self.num_targets, self.num_sources)
-        return torch.sparse_csr_tensor(self.indptr, self.indices, ones, size=size, check_invariants=False)
+        return torch.sparse_csr_tensor(self.indptr, self.indices, values, size=size, check_invariants=False)
+
+
+def block_of(
+    num_nodes_per_hop: Sequence[int], num_edges_per_hop: Sequence[int], *, hop: int, nested: bool
+) -> tuple[slice, slice]:
+    """Where the edges into the nodes up to ``hop`` (0: the seeds) are: (part of ``indptr``, part of ``indices``).
+
+    ``nested``: nodes were expanded once, so that every block is a prefix; else each hop has a CSR of its own.
+    """
+    nodes, edges = [*accumulate(num_nodes_per_hop)], [0, *accumulate(num_edges_per_hop)]
+    if nested:
+        return slice(0, nodes[hop] + 1), slice(0, edges[hop + 1])
+    first = sum(nodes[:hop]) + hop
+    return slice(first, first + nodes[hop] + 1), slice(edges[hop], edges[hop + 1])
 
 
 def forward_blocks(
@@ -83,24 +115,28 @@ def forward_blocks(
     indices: Tensor,
     num_nodes_per_hop: Sequence[int],
     num_edges_per_hop: Sequence[int],
+    edge_weights: Tensor | None = None,
+    nested: bool = True,
     draw: int = 0,
 ) -> Tensor:
     """Outputs [num_seeds, C] of ``model`` on a sampled subgraph with features ``x`` [n, F].
 
     ``indptr`` [nodes before the last hop + 1] and ``indices`` [e] are the in-edges, nodes ordered by hop, seeds first
     (``workers.mqgnn.sampling.subgraph``), with as many hops as the model has layers. ``degrees`` [n] are those in the
-    whole graph. In training the hidden state of a node is dropped by its number in the graph (``node_ids`` [n]), the
-    layer and ``draw``, at the rate of the model's own dropout: whoever computes the node in this draw drops the
-    same of it.
+    whole graph; ``edge_weights`` [e] come with samples by importance. In training the hidden state of a node is dropped
+    by its number in the graph (``node_ids`` [n]), the layer and ``draw``, at the rate of the model's own dropout:
+    whoever computes the node in this draw drops the same of it.
     """
     if not len(x):
         return x.new_zeros(0, model.out_channels)
-    nodes_up_to, edges_up_to = [*accumulate(num_nodes_per_hop)], [*accumulate(num_edges_per_hop)]
+    nodes_up_to = [*accumulate(num_nodes_per_hop)]
     for layer, hop in enumerate(reversed(range(len(model.convs)))):  # hop of the outermost targets
+        rows, edges = block_of(num_nodes_per_hop, num_edges_per_hop, hop=hop, nested=nested)
         block = Block(
-            indptr=indptr[: nodes_up_to[hop] + 1],
-            indices=indices[: edges_up_to[hop]],
+            indptr=indptr[rows],
+            indices=indices[edges],
             degrees=degrees[: nodes_up_to[hop + 1]],
+            edge_weights=None if edge_weights is None else edge_weights[edges],
         )
         x = apply_layer(model, x, layer=layer, block=block)
         if model.training and hop:
@@ -119,7 +155,7 @@ def apply_layer(model: nn.Module, x: Tensor, *, layer: int, block: Block) -> Ten
 
 def _convolve_sage(convolution: SAGEConv, x: Tensor, block: Block) -> Tensor:
     """PyG's own forward, on a bipartite block; a sparse adjacency keeps it from writing out one row per edge."""
-    return convolution((x, x[: block.num_targets]), block.adjacency(x.dtype))
+    return convolution((x, x[: block.num_targets]), block.adjacency_for_means(x.dtype))
 
 
 def _convolve_gcn(convolution: GCNConv, x: Tensor, block: Block) -> Tensor:

@@ -39,6 +39,8 @@ class ReplicaStep:
             indices=batch.indices,
             num_nodes_per_hop=batch.num_sampled_nodes_per_hop,
             num_edges_per_hop=batch.num_sampled_edges_per_hop,
+            edge_weights=batch.edge_weights,
+            nested=batch.nested,
             draw=int(stream_key(Stream.DROPOUT, self._seed, batch.task.epoch, batch.task.batch)),
         )
         loss = self._loss(logits, batch.y) / batch.num_seeds_all

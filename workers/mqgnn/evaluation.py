@@ -14,7 +14,7 @@ and edges of a chunk, is at most max(C / max(W·b, 48), D + 1), or max(C / 48, D
     min(N, V) · (2 I + 3 O) · b       a chunk of GraphSAGE: inputs and sums, then outputs; 5 W in place of the bracket
                                       for others. A single node is always one chunk, so that of a hub may exceed C
     48 · V                            the edges of the chunk while they are sampled and summed
-    12 · N                            work before each node (int64), the sampler's table (int32); as long as the
+    16 · N                            work before each node, the sampler's table (int64 both); as long as the
                                       ``Evaluator`` lives
 
 Where N·H is too large, evaluating on part of the nodes would have to come.
@@ -31,7 +31,8 @@ from workers.comm.axis import Axis
 from workers.data.graph import Graph
 from workers.models.sampled import Block, apply_layer
 from workers.mqgnn.sampling.csc import csc_of
-from workers.mqgnn.sampling.neighbors import ALL_NEIGHBORS, NeighborSampler
+from workers.mqgnn.sampling.named import build_sampler
+from workers.mqgnn.sampling.neighbors import ALL_NEIGHBORS
 from workers.training.metrics import Scoreboard
 from workers.training.objective import Objective
 
@@ -53,7 +54,7 @@ class Evaluator:
     ) -> None:
         self._graph, self._axis = graph, axis
         self._device, self._dtype, self._chunk_bytes = device, dtype, chunk_bytes
-        self._sampler = NeighborSampler(csc_of(graph), fanouts=(ALL_NEIGHBORS,))
+        self._sampler = build_sampler(csc_of(graph), name="uniform", fanouts=(ALL_NEIGHBORS,))
         self._work = graph.indptr + np.arange(graph.num_nodes + 1)  # rows read by all nodes before this one
         shares = self._work[-1] * np.arange(axis.size + 1) // axis.size
         self._bounds = np.searchsorted(self._work, shares).tolist()

@@ -29,8 +29,8 @@ class SampledBatch:
 class MiniBatch:
     """Everything one step computes with. Local node ``i`` is node ``node_ids[i]`` of the graph; the seeds come first.
 
-    The in-neighbours of local node ``v`` are ``indices[indptr[v]:indptr[v + 1]]``, and nodes and edges are ordered by
-    hop, so the block of each layer is a prefix (``workers.models.sampled``). ``copied`` is set where the tensors are
+    ``indptr`` and ``indices`` are those of the ``SampledSubgraph``, nodes and edges ordered by hop, and
+    ``workers.models.sampled`` cuts each layer's block out of them. ``copied`` is set where the tensors are
     still on their way to a CUDA device: call ``wait`` before use.
     """
 
@@ -45,6 +45,8 @@ class MiniBatch:
     num_sampled_nodes_per_hop: tuple[int, ...]
     num_sampled_edges_per_hop: tuple[int, ...]
     num_seeds_all: int
+    edge_weights: Tensor | None = None  # float32 [e], where neighbours were sampled by importance
+    nested: bool = True  # see ``SampledSubgraph``
     copied: torch.cuda.Event | None = None
 
     @property
@@ -70,5 +72,4 @@ class MiniBatch:
             tensor.record_stream(current)
 
     def _tensors(self) -> dict[str, Tensor]:
-        names = ("seeds", "node_ids", "degrees", "x", "y", "indptr", "indices")
-        return {name: getattr(self, name) for name in names}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}

@@ -4,18 +4,23 @@
 hand: ``prepared = prepare(sample(BatchTask(epoch=1, batch=0)))``.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from workers.data.graph import Graph
+from workers.model_specs import SamplerName
 from workers.mqgnn.counter_rng import Stream, stream_key
 from workers.mqgnn.minibatch import MiniBatch, SampledBatch
 from workers.mqgnn.sampling.csc import csc_of
-from workers.mqgnn.sampling.neighbors import NeighborSampler
+from workers.mqgnn.sampling.named import Sampler, build_sampler
 from workers.mqgnn.seed_order import BatchTask, SeedOrder
 from workers.mqgnn.stage import Stage
+
+_log = logging.getLogger(__name__)
+_EMPTY_BATCHES_TO_WARN = 3
 
 SAMPLE, PREPARE, TRANSFER = "sample", "prepare", "transfer"
 
@@ -34,12 +39,17 @@ def build_stages(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
     num_sampling_workers: int = 1,
+    sampler: SamplerName = "uniform",
+    replace: bool = False,
 ) -> tuple[Stage, ...]:
     """The stages that turn a ``BatchTask`` into the ``MiniBatch`` of ``rank`` on ``device``, in ``dtype``."""
+
+    def make_sample_worker() -> SampleWorker:
+        made = build_sampler(csc_of(graph), name=sampler, fanouts=fanouts, replace=replace)
+        return SampleWorker(made, order=order, rank=rank)
+
     stages = {
-        SAMPLE: Stage(
-            SAMPLE, lambda: SampleWorker(graph, order=order, fanouts=fanouts, rank=rank), num_sampling_workers
-        ),
+        SAMPLE: Stage(SAMPLE, make_sample_worker, num_sampling_workers),
         PREPARE: Stage(PREPARE, lambda: PrepareWorker(graph, dtype=dtype)),
         TRANSFER: Stage(TRANSFER, lambda: TransferWorker(device)),
     }
@@ -49,20 +59,30 @@ def build_stages(
 class SampleWorker:
     """Takes the seeds of a task and samples around them."""
 
-    def __init__(self, graph: Graph, *, order: SeedOrder, fanouts: Sequence[int], rank: int) -> None:
-        self._sampler = NeighborSampler(csc_of(graph), fanouts=fanouts)
-        self._order, self._rank = order, rank
+    def __init__(self, sampler: Sampler, *, order: SeedOrder, rank: int) -> None:
+        self._sampler, self._order, self._rank = sampler, order, rank
+        self._num_without_edges = 0  # mini-batches, from the first on
 
     def __call__(self, task: BatchTask) -> SampledBatch:
         """Sample the part of ``task`` that is this replica's."""
         seeds = self._order.part(epoch=task.epoch, batch=task.batch, rank=self._rank)
         key = stream_key(Stream.SAMPLING, self._order.seed, task.epoch, task.batch)
-        return SampledBatch(
-            task=task,
-            seeds=seeds,
-            subgraph=self._sampler.sample(seeds, key=key),
-            num_seeds_all=self._order.num_seeds(task.batch),
-        )
+        subgraph = self._sampler.sample(seeds, key=key)
+        self._watch_edges(len(seeds), sum(subgraph.num_edges_per_hop))
+        return SampledBatch(task=task, seeds=seeds, subgraph=subgraph, num_seeds_all=self._order.num_seeds(task.batch))
+
+    def _watch_edges(self, num_seeds: int, num_edges: int) -> None:
+        """Warn once if the first mini-batches have no edge: the edges may point the other way."""
+        if self._num_without_edges < 0 or not num_seeds:
+            return
+        self._num_without_edges = -1 if num_edges else self._num_without_edges + 1
+        if self._num_without_edges == _EMPTY_BATCHES_TO_WARN:
+            self._num_without_edges = -1
+            _log.warning(
+                "the first %d mini-batches have no edge: a node hears from the sources of edges that end in it; where"
+                " messages should flow the other way, set model.direction to 'out'",
+                _EMPTY_BATCHES_TO_WARN,
+            )
 
 
 @dataclass(frozen=True)
@@ -87,6 +107,8 @@ class PrepareWorker:
             num_sampled_nodes_per_hop=subgraph.num_nodes_per_hop,
             num_sampled_edges_per_hop=subgraph.num_edges_per_hop,
             num_seeds_all=sampled.num_seeds_all,
+            edge_weights=None if subgraph.edge_weights is None else torch.from_numpy(subgraph.edge_weights),
+            nested=subgraph.nested,
         )
 
 

@@ -24,6 +24,7 @@ from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages
 from workers.mqgnn.progress import ProgressMeter, Stopwatch
+from workers.mqgnn.sampling.csc import along
 from workers.mqgnn.seed_order import SeedOrder
 from workers.training.divergence import sum_shares
 from workers.training.losses import build_loss
@@ -43,7 +44,7 @@ def train(run: RankRun) -> dict[str, float]:
     check_plan(run)
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
-    graph = single_graph(dataset)
+    graph = along(single_graph(dataset), direction=run.spec.model.direction)
     axis = open_axis((tuple(range(run.world_size)),), rank=run.rank)
     try:
         return _train(run, dataset, graph=graph, axis=axis)
@@ -97,6 +98,8 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> 
         device=run.device,
         dtype=dtype,
         num_sampling_workers=run.plan.num_sampling_workers,
+        sampler=run.spec.model.sampler,
+        replace=run.spec.model.replace,
     )
     pipeline = Pipeline(stages, budgets=run.plan.queues, pipelined=run.plan.pipelined)
     progress = ProgressMeter(pipeline)

@@ -79,6 +79,7 @@ def _describe_sampled(spec: TrainSpec, model: SampledGNNSpec, dataset: GraphData
             " graph, or kind megagraph"
         )
     graph = dataset.graphs[0]
+    turned = graph.indptr.nbytes + graph.indices.nbytes if model.direction == "out" else 0  # a copy in memory
     return SampledShape(
         model=model.name,
         num_layers=model.num_layers,
@@ -90,8 +91,9 @@ def _describe_sampled(spec: TrainSpec, model: SampledGNNSpec, dataset: GraphData
         num_train=int(np.count_nonzero(graph.split == TRAIN)),
         batch_size=spec.training.batch_size,
         fanouts=model.fanouts,
+        sampler=" ".join([model.sampler, *["replace"] * model.replace, *["out"] * (model.direction == "out")]),
         largest_degree=int(np.diff(graph.indptr).max(initial=0)),
-        graph_bytes=graph_bytes(graph),
+        graph_bytes=graph_bytes(graph) + turned,
         dataset_fingerprint=dataset.fingerprint,
         uses_dropout=model.dropout > 0,
         dtype=spec.training.dtype,

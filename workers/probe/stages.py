@@ -21,6 +21,7 @@ from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.minibatch import BatchTask
 from workers.mqgnn.preparation import TRANSFER, build_stages
+from workers.mqgnn.sampling.csc import along
 from workers.mqgnn.seed_order import SeedOrder
 from workers.probe.memory import measure_peak_bytes
 from workers.probe.ranks import Ranks, time_once_s
@@ -77,7 +78,7 @@ class _Replica:
     """The replica of this rank at one batch size."""
 
     def __init__(self, spec: TrainSpec, dataset: GraphDataset, *, ranks: Ranks, batch_size: int) -> None:
-        graph, training = dataset.graphs[0], spec.training
+        graph, training = along(dataset.graphs[0], direction=spec.model.direction), spec.training
         dtype = getattr(torch, training.dtype)
         model = build_model(spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
         model = model.to(ranks.device, dtype)
@@ -97,7 +98,14 @@ class _Replica:
             world_size=ranks.world_size,
         )
         stages = build_stages(
-            graph, order=order, fanouts=spec.model.fanouts, rank=ranks.rank, device=ranks.device, dtype=dtype
+            graph,
+            order=order,
+            fanouts=spec.model.fanouts,
+            rank=ranks.rank,
+            device=ranks.device,
+            dtype=dtype,
+            sampler=spec.model.sampler,
+            replace=spec.model.replace,
         )
         self._workers = {stage.name: stage.make_worker() for stage in stages}
         self._tasks = _full_batches(order)

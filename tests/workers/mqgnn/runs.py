@@ -10,6 +10,7 @@ from planner.plan import QueueBudget
 from tests.kit.objectives import CROSS_ENTROPY
 from workers.comm.axis import Axis
 from workers.data.graph import TRAIN, Graph
+from workers.model_specs import SamplerName
 from workers.models.sampled import build_sampled_gnn
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import AllReduce
@@ -40,6 +41,7 @@ class Settings:
     seed: int = 0
     pipelined: bool = False
     num_sampling_workers: int = 1
+    sampler: SamplerName = "uniform"
 
 
 def train_by_hand(graph: Graph, settings: Settings, *, axis: Axis = ALONE) -> tuple[dict[str, Tensor], list[float]]:
@@ -58,6 +60,7 @@ def train_by_hand(graph: Graph, settings: Settings, *, axis: Axis = ALONE) -> tu
         device=CPU,
         dtype=settings.dtype,
         num_sampling_workers=settings.num_sampling_workers,
+        sampler=settings.sampler,
     )
     replica = ReplicaStep(
         model,

@@ -5,15 +5,13 @@ loops stay, every weight stays with its edge), and ``reversed_csc`` turns all ed
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from workers.data.edges import checked_ids, index_dtype
 from workers.data.graph import Graph
 from workers.errors import DatasetInvalidError
-
-Direction = Literal["in", "out"]
+from workers.model_specs import Direction
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +38,17 @@ class Csc:
         return positions if self.edge_ids is None else self.edge_ids[positions]
 
 
-def csc_of(graph: Graph, *, direction: Direction = "in") -> Csc:
-    """The edges of ``graph``; with ``out``, each turned round: a node then hears from those it points to."""
-    csc = Csc(graph.indptr, graph.indices, num_sources=graph.num_nodes)
-    return csc if direction == "in" else reversed_csc(csc)
+def csc_of(graph: Graph) -> Csc:
+    """The edges of ``graph``."""
+    return Csc(graph.indptr, graph.indices, num_sources=graph.num_nodes)
+
+
+def along(graph: Graph, *, direction: Direction) -> Graph:
+    """``graph`` itself, or (``out``) with every edge turned round: a node then hears from those it points to."""
+    if direction == "in":
+        return graph
+    turned = reversed_csc(csc_of(graph))
+    return replace(graph, indptr=turned.indptr, indices=turned.indices)
 
 
 def csc_of_edges(

@@ -13,7 +13,7 @@ Nodes are drawn one after the other without replacement in proportion to importa
 exponential race. Node j then counts 1 / (s p_j) times, s nodes being drawn and p being importance scaled to sum 1:
 slightly biased, since draws without replacement are not independent. ``debiased`` ("+d", section 5 there) mixes, after
 each draw k, an unbiased estimate from draws 1 … k (Das Raj, 1956) into that of the draws before, at
-α = n / (k (n − k + 1)) for n candidates. Where no more than s nodes have any importance, all are taken and stand for themselves.
+α = n / (k (n − k + 1)) for n candidates. Where no more than s nodes have any importance, all are taken and count once.
 
 Differs from the papers in one point: a target's own row is never sampled, for convolutions know it exactly (A has no
 diagonal). Random numbers depend on the stream key, the hop and the node.

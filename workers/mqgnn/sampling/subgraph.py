@@ -1,7 +1,6 @@
 """What every sampler returns: nodes ordered by hop and the in-edges of each layer as CSR, in local numbers."""
 
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 
@@ -18,8 +17,8 @@ class SampledSubgraph:
     prefix of the arrays.
 
     Not ``nested`` (layer-wise samplers): all nodes met so far were expanded anew at every hop. Each hop has a CSR
-    of its own; they lie one after the other, nearest first, and each ``indptr`` starts from 0. ``block_of``
-    cuts both kinds.
+    of its own; they lie one after the other, nearest first, and each ``indptr`` starts from 0.
+    ``workers.models.sampled.block_of`` cuts both kinds.
     """
 
     node_ids: np.ndarray  # [n], dtype of the graph's indices
@@ -37,14 +36,3 @@ class SampledSubgraph:
     def nbytes(self) -> int:
         """Bytes of the arrays."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
-
-
-def block_of(
-    num_nodes_per_hop: tuple[int, ...], num_edges_per_hop: tuple[int, ...], *, hop: int, nested: bool
-) -> tuple[slice, slice]:
-    """Where the edges into the nodes up to ``hop`` (0: the seeds) are: (part of ``indptr``, part of ``indices``)."""
-    nodes, edges = [*accumulate(num_nodes_per_hop)], [0, *accumulate(num_edges_per_hop)]
-    if nested:
-        return slice(0, nodes[hop] + 1), slice(0, edges[hop + 1])
-    first = sum(nodes[:hop]) + hop
-    return slice(first, first + nodes[hop] + 1), slice(edges[hop], edges[hop + 1])

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from workers.mqgnn.sampling.subgraph import SampledSubgraph, block_of
+from workers.models.sampled import block_of
+from workers.mqgnn.sampling.subgraph import SampledSubgraph
 
 
 def assert_same(ours: SampledSubgraph, theirs: SampledSubgraph) -> None:
