@@ -1,12 +1,13 @@
 """The samplers' contract in plain Python, node by node: slow, obvious, and equal in every sample, bit for bit."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from workers.mqgnn.sampling.csc import Csc
+from workers.mqgnn.sampling.hetero import EdgeType
 from workers.mqgnn.sampling.layers import LayerOptions
 from workers.mqgnn.sampling.neighbors import UNIFORM_NEIGHBORS, NeighborOptions
 from workers.mqgnn.sampling.subgraph import SampledSubgraph
@@ -231,3 +232,39 @@ def reference_layers(
         grown.num_nodes.append(len(grown.nodes) - len(targets))
         grown.num_edges.append(len(grown.positions) - before)
     return _finish(csc, grown, options.edge_ids, weights=edge_weights)
+
+
+def reference_hetero(
+    edges: Mapping[EdgeType, Csc],
+    seeds: Mapping[str, Sequence[int]],
+    *,
+    fanouts: Mapping[EdgeType, Sequence[int]],
+    streams: Mapping[EdgeType, int],
+    num_hops: int,
+) -> tuple[dict[str, list[int]], dict[EdgeType, list[tuple[int, int, int]]]]:
+    """(nodes of each type, (local source, local target, edge number) of each edge type), uniform sampling."""
+    names = {name for kind in edges for name in (kind[0], kind[2])}
+    nodes = {name: [int(seed) for seed in seeds.get(name, ())] for name in names}
+    found: dict[EdgeType, list[tuple[int, int, int]]] = {kind: [] for kind in edges}
+    first = dict.fromkeys(names, 0)
+    for hop in range(num_hops):
+        end = {name: len(met) for name, met in nodes.items()}
+        for kind in sorted(edges):
+            csc = edges[kind]
+            for target in range(first[kind[2]], end[kind[2]]):
+                chosen = choose(
+                    csc,
+                    nodes[kind[2]][target],
+                    fanout=fanouts[kind][hop],
+                    stream=streams[kind],
+                    limit=None,
+                    options=UNIFORM_NEIGHBORS,
+                )
+                for position in chosen:
+                    source = int(csc.indices[position])
+                    if source not in nodes[kind[0]]:
+                        nodes[kind[0]].append(source)
+                    edge = int(csc.edge_numbers(np.array([position]))[0])
+                    found[kind].append((nodes[kind[0]].index(source), target, edge))
+        first = end
+    return nodes, found

@@ -14,6 +14,7 @@ from tests.workers.mqgnn.sampling.same import assert_same, edges_of
 from workers.data.edges import index_dtype
 from workers.errors import DatasetInvalidError, SeedsInvalidError
 from workers.mqgnn.preparation import SampleWorker, build_stages
+from workers.mqgnn.sampling import native_kernels, numba_kernels
 from workers.mqgnn.sampling.csc import along, csc_of, csc_of_edges, reversed_csc
 from workers.mqgnn.sampling.layers import LayerOptions, LayerSampler
 from workers.mqgnn.sampling.named import build_sampler
@@ -192,3 +193,12 @@ def test_a_layer_has_no_more_new_nodes_than_were_asked_for(kernels):
         _, first, second = sampler.sample(np.arange(40), key=key).num_nodes_per_hop
         assert first <= 12
         assert second <= 7
+
+
+def test_g22_without_the_compiled_library_our_own_plain_form_samples(monkeypatch):
+    monkeypatch.setattr(native_kernels, "native_library", lambda: None)
+    kernels = native_kernels.sampler_kernels.__wrapped__()
+    assert kernels is numba_kernels
+    csc = csc_of(clustered_graph(100))
+    plain = NeighborSampler(csc, fanouts=(3, 2), kernels=kernels).sample(np.arange(10), key=1)
+    assert_same(build_sampler(csc, name="uniform", fanouts=(3, 2)).sample(np.arange(10), key=1), plain)
