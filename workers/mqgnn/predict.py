@@ -5,6 +5,7 @@ import torch
 from workers.comm.axis import open_axis
 from workers.data.datasets import load_dataset
 from workers.mqgnn.evaluation import Evaluator
+from workers.mqgnn.sampling.csc import along
 from workers.mqgnn.train import single_graph
 from workers.training.export import load_exported
 from workers.training.finish import report_use
@@ -24,7 +25,8 @@ def predict(run: RankRun) -> dict[str, float]:
     memory = PeakMemory(run.device)
     memory.start()
     dataset = load_dataset(run.spec.dataset, paths=run.data)
-    graph, dtype = single_graph(dataset), getattr(torch, run.spec.training.dtype)
+    graph = along(single_graph(dataset), direction=run.spec.model.direction)
+    dtype = getattr(torch, run.spec.training.dtype)
     axis = open_axis((tuple(range(run.world_size)),), rank=run.rank)
     try:
         model = load_exported(run.model_from).to(run.device, dtype)

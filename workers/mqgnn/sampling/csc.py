@@ -48,7 +48,8 @@ def along(graph: Graph, *, direction: Direction) -> Graph:
     if direction == "in":
         return graph
     turned = reversed_csc(csc_of(graph))
-    return replace(graph, indptr=turned.indptr, indices=turned.indices)
+    types = None if graph.edge_types is None else graph.edge_types[turned.edge_ids]
+    return replace(graph, indptr=turned.indptr, indices=turned.indices, edge_types=types)
 
 
 def csc_of_edges(

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -104,6 +105,17 @@ def test_g18_messages_flow_the_way_that_was_asked_for():
     back = build_sampler(csc_of(along(CHAIN, direction="out")), name="uniform", fanouts=(-1, -1))
     assert edges_of(there.sample([2], key=1)) == [(1, 2), (0, 1)]
     assert edges_of(back.sample([1], key=1)) == [(2, 1), (3, 2)]
+
+
+def test_g18_types_of_edges_turn_with_them():
+    typed = replace(CHAIN, edge_types=np.array([5, 6, 7], dtype=np.uint8))
+    turned = along(typed, direction="out")
+    assert turned.indices.tolist() == [1, 2, 3]
+    assert turned.edge_types.tolist() == [5, 6, 7]
+    star = graph_of_edges([(0, 2), (1, 2), (1, 0)], num_nodes=3)  # by target: 1 -> 0, 0 -> 2, 1 -> 2
+    turned = along(replace(star, edge_types=np.array([9, 3, 4], dtype=np.uint8)), direction="out")
+    assert turned.indices.tolist() == [2, 0, 2]
+    assert turned.edge_types.tolist() == [3, 9, 4]
 
 
 def test_g18_first_batches_without_an_edge_are_warned_about_once(caplog):
