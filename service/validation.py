@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from planner.errors import GraphmillError
 from service.faults import Fault, closest, describe, show, to_pointer
 from service.spec import JobSpec
-from workers.spec import MODELS_OF_KIND, NAMED_DATASETS, GraphormerSpec
+from workers.spec import MODELS_OF_KIND, NAMED_DATASETS, GraphormerSpec, TrainingSpec
 
 _MAX_DEPTH = 32
 _MAX_FAULTS = 100  # more help nobody, and each costs time to put into words
@@ -103,7 +103,9 @@ def _with_usable_model(document: dict[str, Any]) -> dict[str, Any]:
 
 def _rules_between_fields(document: dict[str, Any]) -> Iterator[Fault]:
     yield from _check_use(document.get("task", "train"), document.get("from_job"))
-    dataset, model = document.get("dataset"), document.get("model")
+    dataset, model, training = document.get("dataset"), document.get("model"), document.get("training")
+    if isinstance(training, dict):
+        yield from _check_warm_up(training)
     if isinstance(dataset, dict):
         yield from _check_dataset(dataset)
     if isinstance(model, dict):
@@ -163,6 +165,18 @@ def _check_heads(model: Mapping[str, Any]) -> Iterator[Fault]:
         fix = f"choose hidden_size {below or heads} or {below + heads}, or another num_heads"
         detail = f"{hidden} is not a multiple of num_heads {heads}"
         yield Fault(pointer="/model/hidden_size", detail=detail, fix=fix)
+
+
+def _check_warm_up(training: Mapping[str, Any]) -> Iterator[Fault]:
+    schedule = training.get("schedule")
+    warm_up = schedule.get("warmup_epochs") if isinstance(schedule, dict) else None
+    epochs = training.get("epochs", TrainingSpec.model_fields["epochs"].default)
+    if type(warm_up) is int and type(epochs) is int and warm_up >= epochs > 0:
+        yield Fault(
+            pointer="/training/schedule/warmup_epochs",
+            detail=f"{warm_up} epochs of warm-up do not end within {epochs} epochs of training",
+            fix=f"choose at most {epochs - 1}, or more epochs",
+        )
 
 
 def _cleaned(value: Any, path: tuple[str | int, ...], faults: list[Fault]) -> Any:

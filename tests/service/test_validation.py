@@ -88,6 +88,16 @@ def test_the_error_carries_all_faults() -> None:
     assert [fault["pointer"] for fault in caught.value.details["faults"]] == TEN_POINTERS
 
 
+def test_a_warm_up_without_an_end_is_named_beside_other_faults() -> None:
+    faults = faults_of(training={"epochs": 5, "learning_rate": -1, "schedule": {"warmup_epochs": 9}})
+    assert set(faults) == {"/training/learning_rate", "/training/schedule/warmup_epochs"}
+    assert "choose at most 4" in faults["/training/schedule/warmup_epochs"].fix
+    assert set(faults_of(training={"epochs": 5, "schedule": {"warmup_epochs": 5}})) == {
+        "/training/schedule/warmup_epochs"
+    }
+    assert not faults_of(training={"epochs": 5, "schedule": {"warmup_epochs": 4}})
+
+
 @pytest.mark.parametrize("field", ["name", "kind", "dataset", "model"])
 def test_a_missing_field_is_named(field: str) -> None:
     document = job_document()

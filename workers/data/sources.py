@@ -179,7 +179,7 @@ def raw_version(source: Source, *, paths: DataPaths) -> str:
     place = find_source(source, paths=paths)
     if place is None:
         return ""
-    files = [place / "raw" / file for file in source.raw_files]
+    files = [place / source.raw_folder / file for file in source.raw_files]
     split = place / "split" / source.split_file
     if source.split_file and split.is_file():
         files.append(split)

@@ -145,8 +145,9 @@ def test_files_downloaded_before_serve_without_root_and_network(photo_root, tmp_
     assert dataset.num_nodes == 7650
 
 
-def test_a_raw_file_of_another_size_is_another_version(tmp_path):
-    source, paths = SOURCES["Cora"], DataPaths(root=tmp_path, cache=tmp_path / "cache")
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_raw_file_of_another_size_is_another_version(name, tmp_path):
+    source, paths = SOURCES[name], DataPaths(root=tmp_path, cache=tmp_path / "cache")
     assert raw_version(source, paths=paths) == ""
     raw = tmp_path / source.wanted
     raw.mkdir(parents=True)
