@@ -4,9 +4,10 @@ A job is in the database before ``submit`` returns. Everything here answers from
 cluster does.
 """
 
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -30,7 +31,10 @@ class NotPlannedError(GraphmillError):
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run showed of what its plan predicted. ``step_time_s``: median over reports of the slowest rank."""
+    """What the newest reports of a run show of what its plan predicted.
+
+    ``step_time_s``: median over reports of the slowest rank; ``memory_bytes``: by rank, which reports its peak so far.
+    """
 
     step_time_s: float | None
     memory_bytes: dict[int, int]
@@ -95,32 +99,25 @@ class Jobs:
         if plan is None:
             state = self.store.get_job(job_id).state
             raise NotPlannedError(f"job {job_id} is {state} and has no plan; one is made in PLANNING", state=state)
-        return plan, measure(read_points(self.store, job_id, names=("step_time_s", "peak_memory_bytes")))
+        return plan, measure(self.store.newest_metrics(job_id, names=("step_time_s", "peak_memory_bytes")))
 
 
-def read_points(store: JobStore, job_id: str, *, names: Sequence[str]) -> Iterator[MetricPoint]:
-    """All points of these names in the order of their steps, page by page."""
-    after: int | None = None
-    while True:
-        page = store.metrics(job_id, names=names, after_step=after)
-        yield from page.points
-        if page.next_after_step is None:
-            return
-        after = page.next_after_step
-
-
-def measure(points: Iterable[MetricPoint]) -> Measured:
-    """Sum up reported times and memory. The first report holds the warm-up: it counts only if it is the only one."""
-    slowest: defaultdict[int, float] = defaultdict(float)
+def measure(points: Sequence[MetricPoint]) -> Measured:
+    """Sum up reported times and memory."""
     memory: defaultdict[int, int] = defaultdict(int)
     for point in points:
-        if point.value != point.value:  # NaN
-            continue
-        if point.name == "step_time_s":
-            slowest[point.step] = max(slowest[point.step], point.value)
-        elif point.name == "peak_memory_bytes":
+        if point.name == "peak_memory_bytes" and not math.isnan(point.value):
             memory[point.rank] = max(memory[point.rank], int(point.value))
-    times = [slowest[step] for step in sorted(slowest)]
     return Measured(
-        step_time_s=statistics.median(times[1:] or times) if times else None, memory_bytes=dict(sorted(memory.items()))
+        step_time_s=steady_value(points, "step_time_s", worst=max), memory_bytes=dict(sorted(memory.items()))
     )
+
+
+def steady_value(points: Sequence[MetricPoint], name: str, *, worst: Callable[[float, float], float]) -> float | None:
+    """The median over reports of the worst rank's value. The first report holds the warm-up: it counts only alone."""
+    by_step: dict[int, float] = {}
+    for point in points:
+        if point.name == name and not math.isnan(point.value):
+            by_step[point.step] = worst(by_step.get(point.step, point.value), point.value)
+    values = [by_step[step] for step in sorted(by_step)]
+    return statistics.median(values[1:] or values) if values else None

@@ -172,6 +172,12 @@ class JobStore:
             find_row(session, job_id)
             return series.select_points(session, job_id, names=names, ranks=ranks, after_step=after_step, limit=limit)
 
+    def newest_metrics(self, job_id: str, *, names: Sequence[str], num_steps: int = 256) -> list[MetricPoint]:
+        """Points of the newest steps, so that a look at a run costs the same however long it has run."""
+        with reading(self._engine) as session:
+            find_row(session, job_id)
+            return series.select_newest(session, job_id, names=names, num_steps=num_steps)
+
     def add_event(self, job_id: str, type_: str, data: Mapping[str, Any]) -> Event:
         """Append to the event log of a job."""
         with writing(self._engine) as session:

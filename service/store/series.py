@@ -52,6 +52,16 @@ def select_points(
     return MetricPage(points=tuple(map(_to_point, whole)), next_after_step=whole[-1].step)
 
 
+def select_newest(session: Session, job_id: str, *, names: Sequence[str], num_steps: int) -> list[MetricPoint]:
+    """All points of these names at the newest ``num_steps`` of their steps, in order, however many came before."""
+    query = select(MetricRow).where(MetricRow.job_id == job_id, MetricRow.name.in_(names))
+    steps = query.with_only_columns(MetricRow.step).distinct().order_by(MetricRow.step.desc())
+    newest = list(session.scalars(steps.limit(num_steps)))
+    if not newest:
+        return []
+    return [_to_point(row) for row in session.scalars(_ordered(query.where(MetricRow.step >= newest[-1])))]
+
+
 def _ordered(query: Select[Any]) -> Select[Any]:
     return query.order_by(MetricRow.step, MetricRow.name, MetricRow.rank)
 

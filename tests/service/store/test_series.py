@@ -113,3 +113,12 @@ def test_a_newer_profile_replaces_the_older_one_of_its_key(store: JobStore) -> N
     store.save_profile(old)
     store.save_profile(new)
     assert store.find_profile(key.fingerprint) == new
+
+
+def test_the_newest_points_are_few_however_long_the_job_has_run(store: JobStore) -> None:
+    job_id = store.create_job(job_spec())[0].id
+    assert store.newest_metrics(job_id, names=["step_time_s"]) == []
+    ranks_points = [metric(step, name="step_time_s", rank=rank) for step in range(40) for rank in (0, 1)]
+    store.add_metrics(job_id, [*ranks_points, *(metric(step, name="loss") for step in range(60))])
+    found = store.newest_metrics(job_id, names=["step_time_s"], num_steps=3)
+    assert [(point.step, point.rank) for point in found] == [(37, 0), (37, 1), (38, 0), (38, 1), (39, 0), (39, 1)]
