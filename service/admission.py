@@ -3,7 +3,7 @@
 A worker lies within one node, so what is free is counted node by node: promised workers are laid out first-fit, the
 largest first. Ray may lay them out otherwise, and a job can then still wait for its place; it does so in its driver.
 
-Comes in: the waiting jobs in their order, the jobs that hold a promise, the cluster. Goes out: which jobs to submit
+Comes in: the head of the queue in its order, the jobs that hold a promise, the cluster. Goes out: which jobs to submit
 now, and for each other one why not, in numbers. A job that the whole cluster could not hold steps aside, so it does not
 block those behind it; one that is only too big for this moment keeps its place, so small ones never starve it.
 """

@@ -1,9 +1,11 @@
 """The dispatcher: submits waiting jobs to the cluster and notices what became of them. It runs in the API process.
 
-One ``step`` looks at the cluster, reads all unfinished jobs, asks ``policies`` and ``admission`` what to do, and does
-it. It keeps nothing that matters: all it needs stands in the store, so a dispatcher that is killed at any line is
-continued by the next. A job is claimed in the store before it is submitted under the claimed name, and a submission of
-a known name is a no-op, hence nothing runs twice. A lease keeps a second dispatcher waiting.
+One ``step`` looks at the cluster, reads the jobs that may need something, asks ``policies`` and ``admission`` what to
+do, and does it. It keeps nothing that matters: all it needs stands in the store, so a dispatcher that is killed at any
+line is continued by the next. A job is claimed in the store before it is submitted under the claimed name, and a
+submission of a known name is a no-op, hence nothing runs twice. A lease keeps a second dispatcher waiting.
+
+Of a long queue only the head is read: what waits behind it cannot start now, and keeps its first reason and its place.
 
 Only ``shape`` tells whether the cluster can be asked; when it cannot, no run is asked about. A complaint about one run,
 or no answer about it in time, concerns that run alone.
@@ -17,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from planner.cluster import ClusterSpec
-from service.admission import admit
+from service.admission import admit, why_never
 from service.cluster import (
     ClusterClient,
     ClusterRefusedError,
@@ -34,6 +36,7 @@ from service.store.records import JobRecord, Reason, Waiting
 
 LEASE = "dispatcher"
 LEASE_S = 5.0  # renewed between jobs; as long as jobs wait after the dispatching process was killed
+HEAD = 100  # of the queue: more than a round submits, few enough to be read twice a second
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -83,13 +86,12 @@ class Dispatcher:
         self._look()
         if not self._hold_lease():
             return
-        jobs = self._store.unfinished_jobs()
-        submitted = [job for job in jobs if job.submission_id is not None]
+        submitted = self._store.submitted_jobs()
+        head = self._head_of_queue()
         self._choose_mute({job.id for job in submitted})
         self._for_each(submitted, self._tend)
-        unreadable = [job for job in jobs if job.submission_id is None and job.spec_fault is not None]
-        self._for_each(unreadable, self._refuse)
-        self._admit([job for job in jobs if job not in unreadable] if unreadable else jobs)
+        self._for_each([job for job in head if job.spec_fault is not None], self._refuse)
+        self._admit([job for job in head if job.spec_fault is None], promised=submitted)
 
     def release(self) -> None:
         """Let another dispatcher continue at once."""
@@ -191,16 +193,29 @@ class Dispatcher:
 
     # ---- waiting jobs
 
+    def _head_of_queue(self) -> list[JobRecord]:
+        """As many waiting jobs as can matter now. Those that never fit step aside, so they hide nobody behind them."""
+        head: list[JobRecord] = []
+        able = 0
+        while able < HEAD:
+            piece = self._store.waiting_jobs(skip=len(head), limit=HEAD)
+            head += piece
+            able += sum(self._may_ever_start(job) for job in piece)
+            if len(piece) < HEAD:
+                break
+        return head
+
+    def _may_ever_start(self, job: JobRecord) -> bool:
+        return self.view.spec is None or why_never(job.spec.resources, self.view.spec) is None
+
     def _refuse(self, job: JobRecord) -> None:
         self._store.move(job.id, JobState.FAILED, reason=why_unreadable(job), only_from=JobState.PENDING)
 
-    def _admit(self, jobs: Sequence[JobRecord]) -> None:
-        queue = [job for job in jobs if job.submission_id is None]
+    def _admit(self, queue: Sequence[JobRecord], *, promised: Sequence[JobRecord]) -> None:
         if not self.view.reachable or self.view.spec is None:
             fault = self.view.fault or "it was not asked yet"
             self._explain(queue, dict.fromkeys((job.id for job in queue), _unreachable(fault)))
             return
-        promised = [job for job in jobs if job.submission_id is not None]
         admission = admit(queue, promised=promised, cluster=self.view.spec)
         self._for_each(admission.start, self._start)
         self._explain(queue, admission.waiting)

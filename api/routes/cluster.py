@@ -14,8 +14,7 @@ router = APIRouter(tags=["system"])
 def show_cluster(backend: BackendDep) -> ClusterStateView:
     """The cluster as the dispatcher saw it last. Never waits for the cluster itself."""
     view = backend.loop.dispatcher.view
-    held = [job for job in backend.jobs.store.unfinished_jobs() if job.submission_id is not None]
-    promised = sum((promised_to(job) for job in held), Amount())
+    promised = sum((promised_to(job) for job in backend.jobs.store.submitted_jobs()), Amount())
     spec = view.spec
     return ClusterStateView(
         reachable=view.reachable,

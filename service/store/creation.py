@@ -13,7 +13,7 @@ from service.store.records import Waiting
 from service.store.rows import now
 from service.store.tables import JobRow
 
-_JUST_ACCEPTED = Waiting(code="accepted", reason="accepted; the dispatcher has not looked at it yet")
+_JUST_ACCEPTED = Waiting(code="accepted", reason="accepted; the dispatcher says more when its turn comes near")
 
 
 def insert_job(session: Session, spec: JobSpec, *, idempotency_key: str | None, max_pending: int | None) -> JobRow:

@@ -21,7 +21,7 @@ from service.store.job_store import JobStore
 from service.store.transactions import WRITES
 
 BUSY_S = 30  # a writer holds the lock for milliseconds; 30 s means that something is broken
-HEAD_REVISION = "0001"
+HEAD_REVISION = "0002"
 _ADVISORY_LOCK = 0x6772_6170_686D  # PostgreSQL wants a number that is ours: "graphm"
 
 

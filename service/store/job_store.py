@@ -62,10 +62,15 @@ class JobStore:
         with reading(self._engine) as session:
             return pages.select_page(session, state=state, cursor=cursor, limit=limit)
 
-    def unfinished_jobs(self) -> list[JobRecord]:
-        """All jobs that have not ended, in the order of arrival."""
+    def submitted_jobs(self) -> list[JobRecord]:
+        """The jobs that the cluster was given and that have not ended, in the order of arrival."""
         with reading(self._engine) as session:
-            return pages.select_unfinished(session)
+            return pages.select_submitted(session)
+
+    def waiting_jobs(self, *, skip: int = 0, limit: int = 100) -> list[JobRecord]:
+        """A piece of the queue, in the order of arrival, without its first ``skip`` jobs."""
+        with reading(self._engine) as session:
+            return pages.select_waiting(session, skip=skip, limit=limit)
 
     # ---- life
 

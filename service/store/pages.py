@@ -14,6 +14,8 @@ from service.store.rows import to_record
 from service.store.tables import JobRow
 
 _CURSOR_MARK = "jobs:"
+_UNFINISHED = tuple(state for state in JobState if state not in TERMINAL)
+_PENDING = (JobRow.state == JobState.PENDING) & JobRow.submission_id.is_(None)
 
 
 def select_page(session: Session, *, state: JobState | None, cursor: str | None, limit: int) -> JobPage:
@@ -32,15 +34,16 @@ def select_page(session: Session, *, state: JobState | None, cursor: str | None,
     )
 
 
-def select_unfinished(session: Session) -> list[JobRecord]:
-    """All jobs that have not ended, in the order of arrival."""
-    query = select(JobRow).where(JobRow.state.not_in(TERMINAL)).order_by(JobRow.number)
-    records, position = [], 0
-    for row in session.scalars(query):
-        waits = _waits(row)
-        position += waits
-        records.append(to_record(row, position=position if waits else 0))
-    return records
+def select_submitted(session: Session) -> list[JobRecord]:
+    """The jobs that the cluster was given and that have not ended, in the order of arrival."""
+    query = select(JobRow).where(JobRow.state.in_(_UNFINISHED), JobRow.submission_id.is_not(None))
+    return [to_record(row) for row in session.scalars(query.order_by(JobRow.number))]
+
+
+def select_waiting(session: Session, *, skip: int, limit: int) -> list[JobRecord]:
+    """A piece of the queue, in the order of arrival, without its first ``skip`` jobs."""
+    rows = session.scalars(select(JobRow).where(_PENDING).order_by(JobRow.number).offset(skip).limit(limit))
+    return [to_record(row, position=position) for position, row in enumerate(rows, start=skip + 1)]
 
 
 def position_of(session: Session, row: JobRow) -> int:
@@ -53,10 +56,9 @@ def _positions(session: Session, rows: list[JobRow]) -> dict[int, int]:
     numbers = sorted(row.number for row in rows if _waits(row))
     if not numbers:
         return {}
-    pending = (JobRow.state == JobState.PENDING) & JobRow.submission_id.is_(None)
-    before = session.scalar(select(func.count()).where(pending, JobRow.number < numbers[0])) or 0
+    before = session.scalar(select(func.count()).where(_PENDING, JobRow.number < numbers[0])) or 0
     between = (
-        select(JobRow.number).where(pending, JobRow.number.between(numbers[0], numbers[-1])).order_by(JobRow.number)
+        select(JobRow.number).where(_PENDING, JobRow.number.between(numbers[0], numbers[-1])).order_by(JobRow.number)
     )
     return {number: before + place for place, number in enumerate(session.scalars(between), start=1)}
 

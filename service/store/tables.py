@@ -26,7 +26,11 @@ class JobRow(Base):
     """One job. ``number`` is its place in the order of arrival; ``id`` is what everyone else calls it."""
 
     __tablename__ = "jobs"
-    __table_args__ = (Index(None, "state", "number"), {"sqlite_autoincrement": True})
+    __table_args__ = (
+        Index(None, "state", "number"),
+        Index(None, "state", "submission_id", "number"),  # counts the queue without reading its specs
+        {"sqlite_autoincrement": True},
+    )
 
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     id: Mapped[str] = mapped_column(String(40), unique=True)

@@ -82,14 +82,37 @@ def test_a_thousand_jobs_drain_in_order(tmp_path: Path) -> None:
     ids = [submit(store) for _ in range(1000)]
     for _ in range(40):
         dispatcher.step()
-        for job in store.unfinished_jobs():
-            if job.submission_id is not None:
-                cluster.play(store, job.id)
-        if not store.unfinished_jobs():
+        for job in store.submitted_jobs():
+            cluster.play(store, job.id)
+        if not store.waiting_jobs():
             break
     assert cluster.submitted == ids
     assert {job.state for job in map(store.get_job, ids)} == {JobState.FINISHED}
     store.close()
+
+
+def test_of_a_long_queue_only_the_head_is_read_and_explained(
+    store: JobStore, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.dispatcher.HEAD", 4)
+    ids = [submit(store) for _ in range(12)]
+    dispatcher.step()
+    codes = [job.waiting.code for job in map(store.get_job, ids) if job.waiting and job.submission_id is None]
+    assert codes == ["resources_busy"] * 2 + ["accepted"] * 8
+    last = store.get_job(ids[-1]).waiting
+    assert last is not None
+    assert last.position == 10
+
+
+def test_a_head_of_jobs_that_never_fit_hides_nobody(
+    store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.dispatcher.HEAD", 4)
+    for _ in range(9):
+        submit(store, workers=100)
+    job_id = submit(store)
+    dispatcher.step()
+    assert cluster.submitted == [job_id]
 
 
 def test_a_crash_between_claim_and_submission_is_mended(
@@ -208,10 +231,10 @@ def test_the_last_word_of_a_driver_counts_although_it_is_gone(
     job_id = submit(store)
     dispatcher.step()
     cluster.play(store, job_id, to=JobState.RUNNING)
-    before = store.unfinished_jobs()
+    before = store.submitted_jobs()
     cluster.end(job_id, RunState.SUCCEEDED)
     store.move(job_id, JobState.FINISHED)
-    monkeypatch.setattr(store, "unfinished_jobs", lambda: before)  # the list was read before the driver's last word
+    monkeypatch.setattr(store, "submitted_jobs", lambda: before)  # the list was read before the driver's last word
     clock.let_pass(60)
     dispatcher.step()
     assert [move.target for move in store.transitions(job_id)][-1] is JobState.FINISHED
@@ -447,9 +470,9 @@ def test_a_job_cancelled_between_list_and_claim_is_not_submitted(
     store: JobStore, cluster: FakeCluster, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = submit(store)
-    before = store.unfinished_jobs()
+    before = store.waiting_jobs()
     store.request_cancel(job_id)
-    monkeypatch.setattr(store, "unfinished_jobs", lambda: before)
+    monkeypatch.setattr(store, "waiting_jobs", lambda **_: before)
     dispatcher.step()
     assert cluster.submitted == []
 

@@ -71,8 +71,8 @@ def test_positions_count_only_those_who_still_wait(store: JobStore) -> None:
     store.request_cancel(ids[2])
     listed = {job.id: job.waiting.position for job in store.list_jobs().items if job.waiting}
     assert listed == {ids[0]: 0, ids[1]: 1, ids[3]: 2, ids[4]: 3}
-    unfinished = {job.id: job.waiting.position for job in store.unfinished_jobs() if job.waiting}
-    assert unfinished == listed
+    queue = (*store.submitted_jobs(), *store.waiting_jobs(limit=2), *store.waiting_jobs(skip=2))
+    assert {job.id: job.waiting.position for job in queue if job.waiting} == listed
     assert all(job.waiting and job.waiting.position == listed[job.id] for job in map(store.get_job, listed))
 
 
@@ -85,7 +85,12 @@ def test_the_second_page_goes_on_counting_positions(store: JobStore) -> None:
     assert positions == [5, 4, 3, 2, 1]
 
 
-def test_unfinished_jobs_come_in_the_order_of_arrival(store: JobStore) -> None:
-    ids = [store.create_job(job_spec())[0].id for _ in range(4)]
+def test_submitted_and_waiting_jobs_come_in_the_order_of_arrival(store: JobStore) -> None:
+    ids = [store.create_job(job_spec())[0].id for _ in range(6)]
     store.request_cancel(ids[1])
-    assert [job.id for job in store.unfinished_jobs()] == [ids[0], ids[2], ids[3]]
+    for index in (3, 0):
+        store.set_submission(ids[index], ids[index])
+    assert [job.id for job in store.submitted_jobs()] == [ids[0], ids[3]]
+    assert [job.id for job in store.waiting_jobs()] == [ids[2], ids[4], ids[5]]
+    store.move(ids[0], JobState.FAILED)
+    assert [job.id for job in store.submitted_jobs()] == [ids[3]]
