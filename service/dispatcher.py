@@ -33,6 +33,7 @@ from service.spec import JobState
 from service.states import IllegalMoveError
 from service.store.job_store import JobStore
 from service.store.records import JobRecord, Reason, Waiting
+from workers.versions import installed_version
 
 LEASE = "dispatcher"
 LEASE_S = 5.0  # renewed between jobs; as long as jobs wait after the dispatching process was killed
@@ -176,7 +177,8 @@ class Dispatcher:
 
     def _submit(self, job: JobRecord) -> None:
         def submit(submission_id: str) -> None:
-            entrypoint, metadata = f"python -m service.driver_main {job.id}", {"name": job.spec.name}
+            entrypoint = f"python -m service.driver_main {job.id} {installed_version()}"
+            metadata = {"name": job.spec.name}
             self._cluster.submit(job.id, submission_id=submission_id, entrypoint=entrypoint, metadata=metadata)
 
         try:

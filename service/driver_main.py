@@ -7,6 +7,7 @@ known about its end.
 
 import logging
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -18,7 +19,10 @@ from service.spec import JobState
 from service.states import IllegalMoveError
 from service.store.engine import open_store
 from service.store.job_store import JobStore
+from service.store.records import Reason
+from workers.errors import VersionMismatchError
 from workers.training.folder import Folder
+from workers.versions import check_version
 
 _log = logging.getLogger("service.driver_main")
 _GOOD_ENDS = frozenset({JobState.FINISHED, JobState.CANCELLED})
@@ -26,15 +30,15 @@ _GOOD_ENDS = frozenset({JobState.FINISHED, JobState.CANCELLED})
 
 def main(arguments: list[str]) -> int:
     """Drive one job; the exit code of the process."""
-    if len(arguments) != 1:
-        raise SystemExit("usage: python -m service.driver_main JOB_ID")
-    job_id = arguments[0]
+    if len(arguments) != 2:
+        raise SystemExit("usage: python -m service.driver_main JOB_ID VERSION_OF_THE_SERVICE")
+    job_id, services_version = arguments
     settings = load_settings()
     log = JobLog(job_id, settings=settings)
     log.start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        return _run(job_id, settings=settings, log=log)
+        return _run(job_id, services_version=services_version, settings=settings, log=log)
     finally:
         log.stop()
 
@@ -65,9 +69,16 @@ class JobLog:
             self._file.unlink(missing_ok=True)
 
 
-def _run(job_id: str, *, settings: Settings, log: JobLog) -> int:
+def _run(job_id: str, *, services_version: str, settings: Settings, log: JobLog) -> int:
     store = open_store(settings.database_url)
     store.observe(job_id)  # the first sign of life, before the slow imports
+    try:
+        check_version(services_version, node=platform.node(), whose="the service")
+    except VersionMismatchError as error:
+        _end_in_store(
+            store, job_id, StopOrder(target=JobState.FAILED, reason=Reason(code=error.code, text=error.message))
+        )
+        return 1
     from service.driver import drive
     from service.ray_engine import RayEngine
 

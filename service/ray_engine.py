@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from planner.actor import PlannerActor
 from planner.cluster import ClusterSpec
@@ -41,7 +42,9 @@ class RayEngine:
         # where no cluster or another one is, and every end of a run waits 12 s for an answer.
         switches = {"RAY_ADDRESS": self._gcs_address} if self._gcs_address else {}
         ray.init(runtime_env={"env_vars": switches}, logging_level=logging.WARNING)
-        self._planner = ray.remote(PlannerActor).options(num_cpus=0).remote()
+        # On this node it runs what is installed here, so it needs no check of versions.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._planner = ray.remote(PlannerActor).options(num_cpus=0, scheduling_strategy=here).remote()
         import service.ray_training  # noqa: F401
 
     def shape(self) -> ClusterSpec:

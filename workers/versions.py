@@ -12,13 +12,13 @@ def installed_version() -> str:
     return version(DISTRIBUTION)
 
 
-def check_version(drivers: str, *, node: str) -> None:
-    """Refuse to mix versions. Raises ``VersionMismatchError``."""
+def check_version(wanted: str, *, node: str, whose: str = "the driver") -> None:
+    """Refuse to mix versions; ``wanted`` is that of ``whose``. Raises ``VersionMismatchError``."""
     installed = installed_version()
-    if installed != drivers:
+    if installed != wanted:
         raise VersionMismatchError(
-            f"the driver runs {DISTRIBUTION} {drivers}, node {node} has {installed} installed; install {drivers} there",
-            driver=drivers,
+            f"{whose} runs {DISTRIBUTION} {wanted}, node {node} has {installed} installed; install {wanted} there",
+            wanted=wanted,
             installed=installed,
             node=node,
         )

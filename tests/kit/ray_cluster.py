@@ -21,6 +21,7 @@ from service.spec import JobSpec, JobState
 from service.store.engine import open_store
 from service.store.job_store import JobStore
 from service.store.records import JobRecord
+from workers.versions import installed_version
 
 # Ray's own, one of each per cluster, started by the first run that needs them; they hold no resources.
 RAYS_OWN_ACTORS = frozenset({"TrainStateActor", "_AutoscalingCoordinatorActor"})
@@ -51,7 +52,8 @@ class LiveCluster:
         """Store a job and start its driver, as the dispatcher does. Another ``module`` plays a changed driver."""
         job = self.store.create_job(JobSpec.model_validate(document))[0]
         self.store.set_submission(job.id, job.id)
-        self.client.submit(job.id, submission_id=job.id, entrypoint=f"python -m {module} {job.id}", metadata={})
+        entrypoint = f"python -m {module} {job.id} {installed_version()}"
+        self.client.submit(job.id, submission_id=job.id, entrypoint=entrypoint, metadata={})
         return job.id
 
     def submit_bare(self, submission_id: str, *, entrypoint: str) -> None:

@@ -1,4 +1,4 @@
-"""A driver of another version of graphmill: ``python -m tests.on_ray.other_version JOB_ID``."""
+"""A driver of another version: ``python -m tests.on_ray.other_version JOB_ID VERSION``; VERSION is not looked at."""
 
 import sys
 
@@ -9,4 +9,4 @@ VERSION = "0.0.1"
 
 if __name__ == "__main__":
     versions.installed_version = lambda: VERSION
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main([sys.argv[1], VERSION]))

@@ -18,6 +18,7 @@ from service.store.job_store import JobStore
 from service.store.records import JobRecord
 from tests.kit.builders import cluster_spec, fresh_store, job_spec
 from tests.kit.fake_cluster import FakeCluster
+from workers.versions import installed_version
 
 
 class Clock:
@@ -61,7 +62,7 @@ def test_a_job_is_submitted_under_its_own_name(store: JobStore, cluster: FakeClu
     job_id = submit(store)
     dispatcher.step()
     assert cluster.submitted == [job_id]
-    assert cluster.entrypoints[job_id] == f"python -m service.driver_main {job_id}"
+    assert cluster.entrypoints[job_id] == f"python -m service.driver_main {job_id} {installed_version()}"
     assert store.get_job(job_id).submission_id == job_id
 
 
