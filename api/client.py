@@ -10,6 +10,7 @@ Answers are the values of ``api.schemas``. A service that restarts is waited for
 """
 
 import json
+import logging
 import os
 import time
 import uuid
@@ -21,7 +22,7 @@ from urllib.parse import quote
 
 import httpx
 
-from api.client_errors import DownloadRefusedError, WaitTimeoutError
+from api.client_errors import DownloadRefusedError, RequestRefusedError, WaitTimeoutError
 from api.connection import find_connection
 from api.following import FollowedEvent, follow_events, follow_log
 from api.schemas.jobs import JobDetail, JobPageView, JobView
@@ -30,6 +31,8 @@ from api.schemas.system import ClusterStateView, DatasetListView, DatasetView
 from api.transport import Transport
 from service.settings import Settings, load_settings
 from service.spec import JobSpec, JobState
+
+_log = logging.getLogger(__name__)
 
 _PATIENCE_S = 60.0  # as long as a service may take to come back
 
@@ -161,11 +164,20 @@ class GraphmillClient:
     def download(self, job_id: str, directory: str | Path, *, prefix: str = "export/") -> list[Path]:
         """Download the artifacts below ``prefix`` (empty: all) into ``directory``, without the prefix; each file whole.
 
-        A connection that breaks begins its file anew. Raises ``DownloadRefusedError`` for a path that leads out of the
-        directory, ``OSError`` where that cannot be written.
+        A connection that breaks begins its file anew. A running job drops old checkpoints: a file that was removed
+        since it was listed is left out, with a warning. Raises ``DownloadRefusedError`` for a path that leads out of
+        the directory, ``OSError`` where that cannot be written.
         """
         chosen = [item for item in self.artifacts(job_id).items if item.path.startswith(prefix)]
-        return [self._download(item, Path(directory), item.path.removeprefix(prefix)) for item in chosen]
+        files = []
+        for item in chosen:
+            try:
+                files.append(self._download(item, Path(directory), item.path.removeprefix(prefix)))
+            except RequestRefusedError as error:
+                if error.problem.code != "artifact_not_found":
+                    raise
+                _log.warning("left out: %s", error.problem.detail)
+        return files
 
     # ---- the rest
 

@@ -252,6 +252,27 @@ def test_a_download_that_breaks_begins_anew(
     assert not broken
 
 
+def test_a_file_that_was_removed_since_it_was_listed_is_left_out_with_a_warning(
+    client: GraphmillClient,
+    exported: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listing = client.artifacts(exported)
+    gone = ArtifactView(
+        path="checkpoints/step-00000001/manifest.json",
+        size_bytes=1,
+        modified_at="2026-11-29T00:00:00Z",  # type: ignore[arg-type]
+        href=f"/v1/jobs/{exported}/artifacts/checkpoints/step-00000001/manifest.json",
+    )
+    known = listing.model_copy(update={"items": (gone, *listing.items)})
+    monkeypatch.setattr(client, "artifacts", lambda _: known)
+    files = client.download(exported, tmp_path / "out", prefix="")
+    assert [file.name for file in files] == ["config.json"]
+    assert "step-00000001" in caplog.text
+
+
 def test_a_download_from_a_service_that_is_gone_leaves_nothing(
     api: LiveApi, exported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
