@@ -229,7 +229,7 @@ def _plan_or_none(client: GraphmillClient, job_id: str) -> PlanView | None:
     try:
         return client.plan(job_id)
     except RequestRefusedError as error:
-        if error.problem.code == "not_planned":
+        if error.problem.code in ("not_planned", "plan_unreadable"):
             return None
         raise
 

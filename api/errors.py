@@ -78,6 +78,7 @@ PROBLEMS: dict[str, ProblemKind] = {
     "job_not_found": ProblemKind(404, "There is no such job"),
     "artifact_not_found": ProblemKind(404, "There is no such artifact"),
     "not_planned": ProblemKind(404, "The job has no plan yet"),
+    "plan_unreadable": ProblemKind(404, "The plan was stored by a version with other rules"),
     "route_not_found": ProblemKind(404, "There is no such address"),
     "method_not_allowed": ProblemKind(405, "The address does not take this method"),
     "idempotency_key_reused": ProblemKind(409, "The idempotency key belongs to another spec"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from planner.errors import GraphmillError
+from planner.errors import GraphmillError, PlanInvalidError
 from planner.plan import MegaGraphPlan, MQGNNPlan
 from service.faults import Fault
 from service.settings import Settings
@@ -27,6 +27,12 @@ class NotPlannedError(GraphmillError):
     """The job has no plan yet, or ended before it was planned."""
 
     code = "not_planned"
+
+
+class PlanUnreadableError(GraphmillError):
+    """The job's plan was stored by a version with other rules."""
+
+    code = "plan_unreadable"
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,11 @@ class Jobs:
         return last is None or datetime.now(UTC) - last > timedelta(seconds=self.settings.stale_after_s)
 
     def plan(self, job_id: str) -> tuple[MegaGraphPlan | MQGNNPlan, Measured]:
-        """The plan of a job and what was measured of it so far. Raises ``NotPlannedError``."""
-        plan = self.store.get_plan(job_id)
+        """The plan of a job and what was measured of it so far. Raises ``NotPlannedError``, ``PlanUnreadableError``."""
+        try:
+            plan = self.store.get_plan(job_id)
+        except PlanInvalidError as error:
+            raise PlanUnreadableError(f"this version cannot read the plan of job {job_id}: {error.message}") from error
         if plan is None:
             state = self.store.get_job(job_id).state
             raise NotPlannedError(f"job {job_id} is {state} and has no plan; one is made in PLANNING", state=state)

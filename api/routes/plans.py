@@ -14,7 +14,7 @@ router = APIRouter(tags=["jobs"])
 @router.get(
     "/jobs/{job_id}/plan",
     summary="Read the plan",
-    responses=problems("job_not_found", "not_planned", "store_unavailable"),
+    responses=problems("job_not_found", "not_planned", "plan_unreadable", "store_unavailable"),
 )
 def read_plan(backend: BackendDep, job_id: str) -> PlanView:
     """How the job is trained and why, in data and in words; its prediction beside what was measured so far."""

@@ -67,6 +67,7 @@ def to_event(row: EventRow) -> Event:
 
 
 @lru_cache(maxsize=256)
-def _world_size(plan: str) -> int:
-    """Read again and again by the dispatcher; plans may be long, so fewer are kept than of specs."""
-    return int(json.loads(plan)["world_size"])
+def _world_size(plan: str) -> int | None:
+    """None in a plan that another version wrote in other words. Plans may be long, so fewer are kept than of specs."""
+    found = json.loads(plan).get("world_size")
+    return found if isinstance(found, int) else None

@@ -6,10 +6,13 @@ import pytest
 from sqlalchemy import text
 
 from service.dispatcher import Dispatcher
+from service.jobs import Jobs, PlanUnreadableError
 from service.settings import Settings
 from service.spec import JobState
 from service.store.errors import IdempotencyConflictError
 from service.store.job_store import JobStore
+from service.store.rows import find_row
+from service.store.transactions import writing
 from tests.kit.builders import age_spec, job_spec
 from tests.kit.fake_cluster import FakeCluster
 from tests.service.test_driver import run
@@ -67,3 +70,13 @@ def test_a_profile_of_an_old_version_is_not_known(store: JobStore) -> None:
         )
         connection.execute(text(row))
     assert store.find_profile("f") is None
+
+
+@pytest.mark.parametrize("plan", ['{"kind": "old"}', '{"kind": "mqgnn", "world_size": 2, "old_field": 1}'])
+def test_a_plan_of_another_version_is_refused_by_name_and_its_job_is_shown(store: JobStore, plan: str) -> None:
+    job_id = store.create_job(job_spec())[0].id
+    with writing(store._engine) as session:
+        find_row(session, job_id).plan = plan
+    with pytest.raises(PlanUnreadableError, match=f"the plan of job {job_id}: this is no plan"):
+        Jobs(store, Settings(), wake=lambda: None).plan(job_id)
+    assert store.list_jobs().items[0].id == job_id
