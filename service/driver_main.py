@@ -1,8 +1,8 @@
-"""The driver's process: ``python -m service.driver_main JOB_ID``, started by Ray on a node of the cluster.
+"""The driver's process: ``python -m service.driver_main JOB_ID VERSION``, started by Ray on a node of the cluster.
 
 Settings come from the node's environment, as for every process of ours there; what Ray sets for its own job drivers is
 read here and handed on. Exit code 0: the job ended as it should (FINISHED, CANCELLED); 1: it failed, or nothing is
-known about its end.
+known about its end. A driver of another VERSION than the service's ends its job at once.
 """
 
 import logging
