@@ -24,7 +24,7 @@ import httpx
 
 from api.client_errors import DownloadRefusedError, RequestRefusedError, WaitTimeoutError
 from api.connection import find_connection
-from api.following import FollowedEvent, follow_events, follow_log
+from api.following import FollowedEvent, follow_events, read_log
 from api.schemas.jobs import JobDetail, JobPageView, JobView
 from api.schemas.parts import ArtifactListView, ArtifactView, MetricsView, PlanView, SeriesView
 from api.schemas.system import ClusterStateView, DatasetListView, DatasetView
@@ -145,17 +145,7 @@ class GraphmillClient:
 
     def logs(self, job_id: str, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """The log in pieces, from the beginning or the last ``tail`` lines on; with ``follow`` until the job ends."""
-        quoted = quote(job_id, safe="")
-        if follow:
-            yield from follow_log(self._transport, quoted, tail=tail)
-            return
-        params = {"offset": 0} if tail is None else {"tail": tail}
-        while True:
-            response = self._get(f"/v1/jobs/{quoted}/logs", params=params)
-            if not response.text:
-                return
-            yield response.text
-            params = {"offset": int(response.headers["Graphmill-Next-Offset"])}
+        return read_log(self._transport, quote(job_id, safe=""), tail=tail, follow=follow)
 
     def artifacts(self, job_id: str) -> ArtifactListView:
         """The exported model and the complete checkpoints."""

@@ -55,8 +55,8 @@ def follow_events(transport: Transport, job_id: str, *, after: int) -> Iterator[
         transport.pause_after(cause, pauses)
 
 
-def follow_log(transport: Transport, job_id: str, *, tail: int | None) -> Iterator[str]:
-    """Pieces of the log, from the beginning or the last ``tail`` lines on, until the job has ended and all is told.
+def read_log(transport: Transport, job_id: str, *, tail: int | None, follow: bool) -> Iterator[str]:
+    """Pieces of the log, from the beginning or the last ``tail`` lines on; with ``follow`` until the job has ended.
 
     Raises ``RequestRefusedError``, ``ServiceUnreachableError``.
     """
@@ -68,7 +68,7 @@ def follow_log(transport: Transport, job_id: str, *, tail: int | None) -> Iterat
             yield response.text
             idle.reset()
         params = {"offset": int(response.headers["Graphmill-Next-Offset"])}
-        if response.headers["Graphmill-Log-Complete"] == "true":
+        if response.headers["Graphmill-Log-Complete"] == "true" or not (follow or response.text):
             return
         if not response.text:
             idle.wait()

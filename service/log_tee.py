@@ -7,8 +7,6 @@ cluster, so the two standard streams go through a pipe and on to both.
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 _STDOUT, _STDERR = 1, 2
@@ -48,17 +46,6 @@ class LogTee:
             os.dup2(original, target)  # the last writers of the pipe in this process close with this
         self._thread.join(timeout_s)
         self._original = self._thread = None
-
-
-@contextmanager
-def copied_to(path: Path) -> Iterator[None]:
-    """Copy the standard streams of this process to ``path`` for the duration."""
-    tee = LogTee(path)
-    tee.start()
-    try:
-        yield
-    finally:
-        tee.stop()
 
 
 def _flush() -> None:

@@ -7,13 +7,15 @@ from pathlib import Path
 PROGRAM = """
 import os, subprocess, sys
 from pathlib import Path
-from service.log_tee import copied_to
+from service.log_tee import LogTee
 print("before")
-with copied_to(Path(sys.argv[1])):
-    print("from python")
-    sys.stderr.write("from stderr\\n")
-    os.write(1, b"from c\\n")
-    subprocess.run(["echo", "from a child"], check=True)
+tee = LogTee(Path(sys.argv[1]))
+tee.start()
+print("from python")
+sys.stderr.write("from stderr\\n")
+os.write(1, b"from c\\n")
+subprocess.run(["echo", "from a child"], check=True)
+tee.stop()
 print("after")
 """
 
