@@ -5,21 +5,20 @@ job was cancelled; 5 the service refused (no such job, it has ended, wrong key);
 nothing about the job; 130 interrupted (the job goes on).
 """
 
-import json
 import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import yaml
 
 from api import cli_output as output
 from api.cli_errors import ExitCode, exit_code_of_state, reporting_errors
 from api.cli_follow import follow_with_progress
 from api.client import GraphmillClient
 from api.server_stop import stop_everything
+from api.spec_file import read_spec_file
 from planner.errors import GraphmillError
 from service.spec import JobState
 
@@ -45,10 +44,10 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, or `la
 _SHORT_PATIENCE_S = 5.0
 
 
-class SpecFileError(GraphmillError):
-    """The spec file cannot be read."""
+class NoJobsError(GraphmillError):
+    """``last`` was asked for, and there is no job."""
 
-    code = "spec_file_invalid"
+    code = "no_jobs"
 
 
 @app.command()
@@ -82,7 +81,7 @@ def submit(
 ) -> None:
     """Submit a job."""
     with reporting_errors(as_json=as_json), _client(patient=follow) as client:
-        job = client.submit(_read_spec(spec), idempotency_key=key)
+        job = client.submit(read_spec_file(spec), idempotency_key=key)
         if not follow:
             output.show_submitted(job, as_json=as_json)
             return
@@ -164,33 +163,12 @@ def _client(*, patient: bool = False) -> GraphmillClient:
     return GraphmillClient() if patient else GraphmillClient(patience_s=_SHORT_PATIENCE_S)
 
 
-def _read_spec(path: Path) -> object:
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text()
-        document = json.loads(json.dumps(yaml.safe_load(text), default=str))  # YAML has dates, JSON has their text
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecFileError(f"cannot read the spec: {error}") from error
-    except yaml.YAMLError as error:
-        raise SpecFileError(f"{path} is not YAML: {error}") from error
-    except (TypeError, ValueError, RecursionError) as error:  # dates as keys, anchors in circles, endless nesting
-        raise SpecFileError(f"{path} holds YAML that JSON has no words for: {error}") from error
-    return _with_absolute_data(document, folder=Path.cwd() if str(path) == "-" else path.parent.absolute())
-
-
-def _with_absolute_data(document: Any, *, folder: Path) -> Any:
-    """The user's own files are named relative to the spec; the cluster's nodes stand elsewhere."""
-    dataset = document.get("dataset") if isinstance(document, dict) else None
-    if not isinstance(dataset, dict) or not isinstance(dataset.get("path"), str):
-        return document
-    return {**document, "dataset": {**dataset, "path": str((folder / Path(dataset["path"]).expanduser()).resolve())}}
-
-
 def _resolve(client: GraphmillClient, job_id: str) -> str:
     if job_id != "last":
         return job_id
     newest = next(client.jobs(page_size=1), None)
     if newest is None:
-        raise typer.BadParameter("there are no jobs yet")
+        raise NoJobsError("there are no jobs yet; `graphmill submit SPEC.yaml` makes the first")
     return newest.id
 
 

@@ -204,6 +204,20 @@ def test_show_puts_predicted_beside_measured(api: LiveApi) -> None:
     assert (whole["job"]["id"], whole["plan"]["measured"]["step_time_s"]) == (job_id, 0.025)
 
 
+def test_the_last_of_no_jobs_is_an_error_for_programs_too(api: LiveApi) -> None:
+    result = graphmill("show", "last", "--json")
+    assert (result.exit_code, json.loads(result.stderr)["code"]) == (2, "no_jobs")
+
+
+def test_a_key_that_stands_twice_in_a_spec_is_refused_with_its_line(api: LiveApi, tmp_path: Path) -> None:
+    file = tmp_path / "twice.yaml"
+    file.write_text("name: x\ntraining: &t\n  epochs: 3\n  epochs: 4\n")
+    result = graphmill("submit", str(file), "--json")
+    assert result.exit_code == 2
+    assert "'epochs' stands here twice" in json.loads(result.stderr)["detail"]
+    assert "line 4" in json.loads(result.stderr)["detail"]
+
+
 def test_logs_are_printed_as_they_are(api: LiveApi) -> None:
     job_id = running_job(api)
     log = Path(api.settings.job_uri(job_id)) / "logs" / "driver.log"
