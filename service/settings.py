@@ -5,6 +5,9 @@ the embedded cluster get theirs through ``environment()``; secrets of the API ar
 environment of its jobs to everyone who can see its dashboard.
 """
 
+import os
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,6 +19,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from planner.errors import GraphmillError
 
 ENV_PREFIX = "GRAPHMILL_"
+_MISSPELT = 0.9  # likeness of whole names: about two letters; no two settings are as much alike
 _OF_DRIVERS = {"home", "database_url", "storage", "data_root", "cache"}  # the settings that a driver reads
 
 
@@ -106,11 +110,21 @@ class Settings(BaseSettings):
 
 def load_settings(**given: Any) -> Settings:
     """Read the environment; ``given`` values go before it. Raises ``SettingsInvalidError`` that names every fault."""
+    _refuse_misspelt(os.environ)
     try:
         return Settings(**given)
     except ValidationError as error:
         faults = "; ".join(f"{ENV_PREFIX}{str(item['loc'][0]).upper()}: {item['msg']}" for item in error.errors())
         raise SettingsInvalidError(f"the settings have faults: {faults}") from error
+
+
+def _refuse_misspelt(environment: Iterable[str]) -> None:
+    """A variable that is nearly one of ours would be silently nothing; others with our prefix may be anyone's."""
+    ours = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    for name in environment:
+        near = get_close_matches(name, ours, n=1, cutoff=_MISSPELT) if name.startswith(ENV_PREFIX) else []
+        if near and name not in ours:
+            raise SettingsInvalidError(f"there is no setting {name}; did you mean {near[0]}?", name=name)
 
 
 def check_serving(settings: Settings) -> None:

@@ -96,3 +96,11 @@ def test_sqlite_does_not_serve_an_external_cluster() -> None:
         check_serving(Settings(ray_dashboard="http://head:8265"))
     check_serving(Settings(ray_dashboard="http://head:8265", database_url="postgresql+psycopg://db/graphmill"))
     check_serving(Settings())
+
+
+def test_a_misspelt_setting_is_not_silently_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHMILL_CLUSTER", "a mark, no setting")
+    load_settings()
+    monkeypatch.setenv("GRAPHMILL_STORGE", "/data")
+    with pytest.raises(SettingsInvalidError, match=r"no setting GRAPHMILL_STORGE; did you mean GRAPHMILL_STORAGE\?"):
+        load_settings()
