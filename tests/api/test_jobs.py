@@ -10,7 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from planner.cluster import ClusterSpec
+from service.cluster import ClusterUnreachableError
 from service.spec import JobState
+from service.states import TERMINAL
+from service.store.records import Reason
 from tests.kit.builders import job_document, job_spec
 from tests.kit.live_api import LiveApi, wait_until
 from tests.service.test_validation import TEN_FAULTS, TEN_POINTERS
@@ -206,6 +210,33 @@ def test_a_running_job_is_cancelled_by_its_driver(api: LiveApi, http: httpx.Clie
     job = http.post(f"/v1/jobs/{job_id}/cancel").json()
     assert job["state"] == "RUNNING"
     assert job["cancel_requested_at"] is not None
+
+
+@pytest.mark.parametrize("state", [state for state in JobState if state not in TERMINAL])
+def test_a_cancel_is_acknowledged_within_a_second_although_the_cluster_hangs(
+    api: LiveApi, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, state: JobState
+) -> None:
+    job_id = http.post("/v1/jobs", json=job_document()).json()["id"]
+    wait_until(lambda: api.cluster.submitted == [job_id])
+    if state is not JobState.PENDING:
+        api.cluster.play(api.store, job_id, to=JobState.RUNNING if state is JobState.RESTARTING else state)
+    if state is JobState.RESTARTING:
+        api.store.restart(job_id, Reason(code="worker_died", text="rank 1 died"))
+    hung, released = threading.Event(), threading.Event()
+
+    def hang() -> ClusterSpec:
+        hung.set()
+        released.wait(10)
+        raise ClusterUnreachableError("it hangs")
+
+    monkeypatch.setattr(api.cluster, "shape", hang)
+    try:
+        assert hung.wait(10)
+        answer = http.post(f"/v1/jobs/{job_id}/cancel")
+    finally:
+        released.set()
+    assert (answer.status_code, answer.json()["state"]) == (202, state)
+    assert answer.elapsed.total_seconds() < 1
 
 
 def test_lists_answer_whatever_the_cluster_does(api: LiveApi, http: httpx.Client) -> None:
