@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from planner.plan import MegaGraphPlan, MQGNNPlan
 from planner.profiles import Profile
 from service.spec import JobSpec, JobState
-from service.store import creation, event_log, leases, marks, moves, pages, series, shelf
+from service.store import creation, event_log, job_marks, leases, moves, pages, plans_and_profiles, series
 from service.store.records import Event, JobPage, JobRecord, MetricPage, MetricPoint, Reason, Transition, Waiting
 from service.store.rows import find_row, now, to_event, to_record
 from service.store.transactions import reading, writing
@@ -99,7 +99,7 @@ class JobStore:
     def set_submission(self, job_id: str, submission_id: str) -> JobRecord:
         """Claim a PENDING job for the cluster, before it is submitted. Raises ``IllegalMoveError``."""
         with writing(self._engine) as session:
-            return to_record(marks.claim(session, job_id, submission_id))
+            return to_record(job_marks.claim(session, job_id, submission_id))
 
     def set_waiting(self, job_id: str, waiting: Waiting | None) -> None:
         """Say why a pending job does not start; ignored once it is not pending."""
@@ -108,7 +108,7 @@ class JobStore:
     def set_all_waiting(self, reasons: Mapping[str, Waiting | None]) -> None:
         """The same for many jobs in one transaction."""
         with writing(self._engine) as session:
-            marks.write_waiting(session, reasons)
+            job_marks.write_waiting(session, reasons)
 
     def observe(self, job_id: str) -> None:
         """The driver's sign of life."""
@@ -118,7 +118,7 @@ class JobStore:
     def set_progress(self, job_id: str, progress: Mapping[str, Any]) -> None:
         """Replace what the job last said about its progress; also a sign of life."""
         with writing(self._engine) as session:
-            marks.write_progress(session, job_id, progress)
+            job_marks.write_progress(session, job_id, progress)
 
     def set_result(self, job_id: str, result: Mapping[str, Any]) -> None:
         """Store the outcome; call it before the move to FINISHED, so that whoever sees the state sees the result."""
@@ -138,22 +138,22 @@ class JobStore:
     def save_plan(self, job_id: str, plan: MegaGraphPlan | MQGNNPlan) -> None:
         """Store the plan of a job."""
         with writing(self._engine) as session:
-            shelf.put_plan(session, job_id, plan)
+            plans_and_profiles.put_plan(session, job_id, plan)
 
     def get_plan(self, job_id: str) -> MegaGraphPlan | MQGNNPlan | None:
         """The plan of a job, None before it was planned."""
         with reading(self._engine) as session:
-            return shelf.read_plan(session, job_id)
+            return plans_and_profiles.read_plan(session, job_id)
 
     def save_profile(self, profile: Profile) -> None:
         """Store a profile under its fingerprint."""
         with writing(self._engine) as session:
-            shelf.put_profile(session, profile)
+            plans_and_profiles.put_profile(session, profile)
 
     def find_profile(self, fingerprint: str) -> Profile | None:
         """The profile of this fingerprint, if it was ever measured."""
         with reading(self._engine) as session:
-            return shelf.read_profile(session, fingerprint)
+            return plans_and_profiles.read_profile(session, fingerprint)
 
     # ---- metrics and events
 
