@@ -75,7 +75,9 @@ class ScheduleSpec(Frozen):
 
     name: Literal["constant", "cosine", "plateau"] = "constant"
     warmup_epochs: int = Field(default=0, ge=0, le=1_000_000)
-    patience: int = Field(default=10, ge=1, description="plateau: evaluations without a better score before a cut")
+    patience: int = Field(
+        default=10, ge=1, le=1_000_000, description="plateau: evaluations without a better score before a cut"
+    )
     factor: float = Field(default=0.5, gt=0, lt=1, description="plateau: what a cut multiplies the rate by")
 
 
@@ -88,11 +90,13 @@ class TrainingSpec(Frozen):
     epochs: int = Field(default=50, ge=1, le=1_000_000)
     loss: LossName | None = None
     metric: MetricName | None = None
-    class_weights: Literal["balanced"] | tuple[Annotated[float, Field(ge=0)], ...] | None = None
+    class_weights: Literal["balanced"] | tuple[Annotated[float, Field(ge=0, le=1e9)], ...] | None = None
     optimizer: Literal["adam", "adamw"] = "adam"
     schedule: ScheduleSpec = ScheduleSpec()
-    clip_norm: float | None = Field(default=None, gt=0, description="largest norm of all gradients together")
-    early_stopping: int | None = Field(default=None, ge=1, description="evaluations without a better score")
+    clip_norm: float | None = Field(default=None, gt=0, le=1e9, description="largest norm of all gradients together")
+    early_stopping: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="evaluations without a better score"
+    )
     learning_rate: float = Field(default=0.01, gt=0, le=10)
     weight_decay: float = Field(default=5e-4, ge=0, le=10)
     batch_size: int = Field(default=512, ge=1, le=10_000_000)
