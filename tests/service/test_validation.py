@@ -147,6 +147,14 @@ def test_heads_are_checked_against_the_default_width() -> None:
     assert faults_of(model={"name": "graphormer", "num_heads": 3})["/model/hidden_size"].fix.startswith("choose")
 
 
+@pytest.mark.parametrize(
+    ("name", "divides"), [("graphormer", True), ("gt", True), ("sgformer", False), ("custom", False), ("gcn", False)]
+)
+def test_heads_are_those_of_the_model_that_is_asked_for(name: str, divides: bool) -> None:
+    """By default Graphormer and GT have two heads, SGFormer has one, and the others have no such field."""
+    assert ("/model/hidden_size" in faults_of(model={"name": name, "hidden_size": 63})) is divides
+
+
 def test_an_unknown_model_still_has_its_other_fields_checked() -> None:
     found = faults_of(kind="mqgnn", model={"name": "graphsaeg", "fanouts": [5, -7]})
     assert set(found) == {"/model/name", "/model/fanouts/1"}
