@@ -153,8 +153,8 @@ class FittedProfile:
 
     @property
     def thread_counts(self) -> tuple[int, ...]:
-        """Numbers of threads on which whole blocks were measured."""
-        return tuple(sorted(threads for unit, threads in self.units if unit == "block"))
+        """Numbers of threads on which units were measured; every model has a head."""
+        return tuple(sorted(threads for unit, threads in self.units if unit == "head"))
 
 
 def fit_profile(profile: Profile) -> FittedProfile:

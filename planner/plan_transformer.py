@@ -14,7 +14,7 @@ from planner.profiles import Profile, TransformerShape
 from planner.schedule import check_actions
 from planner.search import Choice, Price, find_best, list_runners_up
 from planner.simulate import Simulation, simulate
-from planner.space import Candidate, build_plan, list_candidates
+from planner.space import Candidate, build_plan, exchange_of, list_candidates
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _recompute_reason(chosen: Candidate, look: Callable[[Candidate], _Outlook]) 
 
 
 def _ring_reason(shape: TransformerShape, cp_degree: int) -> tuple[str, ...]:
-    if cp_degree == 1:
+    if cp_degree == 1 or exchange_of(shape) != "ring":
         return ()
     sizes = {"num_nodes": max(shape.graph_sizes), "hidden_size": shape.hidden_size, "cp_degree": cp_degree}
     element_bytes = ELEMENT_BYTES[shape.dtype]

@@ -11,12 +11,20 @@ from pydantic import Field
 
 from planner.frozen import Frozen
 
+# How the rows of a graph meet: every pair of them, along its edges, by sums over all.
+Mixing = Literal["dense", "edges", "sums"]
+
 
 class TransformerShape(Frozen):
     """A graph transformer job. ``graph_sizes`` are nodes per training graph; one entry means one large graph.
 
     ``units`` are the model's units in order: what is measured by kind (the name up to the dot) and placed by plans.
     ``other_graph_sizes`` are graphs that are only evaluated: they take memory, and no time of a step.
+
+    ``mixes`` are the ways in which rows meet. ``num_tokens`` hidden vectors are handed on for each row. Ready before a
+    step lie ``extra_columns`` numbers for each row beside its features, ``pair_bytes`` for each pair of nodes of a
+    graph, and the ``num_edges`` of all graphs (0 where the model uses none). ``options`` are the model's own fields,
+    as text: jobs that differ in any share no profile.
     """
 
     kind: Literal["megagraph"] = "megagraph"
@@ -29,12 +37,23 @@ class TransformerShape(Frozen):
     num_classes: int
     num_buckets: int
     ffn_ratio: float
+    mixes: tuple[Mixing, ...] = ("dense",)
+    num_tokens: int = 1
+    extra_columns: int = 0
+    pair_bytes: int = 1
+    num_edges: int = 0
+    options: tuple[tuple[str, str], ...] = ()
     graph_sizes: tuple[int, ...]
     other_graph_sizes: tuple[int, ...] = ()
     graphs_per_step: int = 1
     uses_dropout: bool = False
     uses_input_dropout: bool = False
     dtype: Literal["float32", "float64"] = "float32"
+
+    @property
+    def row_width(self) -> int:
+        """Columns of the hidden state that units hand on."""
+        return self.num_tokens * self.hidden_size
 
 
 class SampledShape(Frozen):

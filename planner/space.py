@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.errors import NoPlanFitsError
-from planner.plan import MegaGraphPlan, Stage, describe_partition
-from planner.profiles import TransformerShape
+from planner.plan import Exchange, MegaGraphPlan, Stage, describe_partition
+from planner.profiles import Mixing, TransformerShape
 from planner.schedule import actions_by_rank, one_f_one_b_actions
+
+_UNPRICED = "rows of {model} meet along edges or by sums, which the planner cannot price between shards of a graph yet"
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,21 @@ def list_candidates(shape: TransformerShape, *, num_ranks: int, thread_counts: S
     """All legal candidates for ``num_ranks`` ranks.
 
     dp is at most the number of graphs per optimiser step (a replica without a graph would idle in every step), cp at
-    most the nodes of the smallest graph (a rank without a row has nothing to do). A replica's graphs make 1, 2, 4, …
-    micro-batches, at most one per graph: fewer are faster, more take less memory. Raises ``NoPlanFitsError`` when no
+    most the nodes of the smallest graph (a rank without a row has nothing to do), and 1 where the exchange that the
+    model needs has no price (``exchange_of``). A replica's graphs make 1, 2, 4, … micro-batches, at most one per graph:
+    fewer are faster, more take less memory. Raises ``NoPlanFitsError`` when no
     product of dp and cp makes ``num_ranks``.
     """
     most_replicas, smallest = _most_replicas(shape), min(shape.graph_sizes)
     legal = legal_degrees(shape, num_ranks=num_ranks)
+    if not legal and exchange_of(shape) is None:
+        raise NoPlanFitsError(
+            f"{num_ranks} ranks cannot be used: {_UNPRICED.format(model=shape.model)}, and at most {most_replicas}"
+            f" replicas have a graph in every step; ask for num_workers {most_replicas}, or set min_workers 1",
+            num_ranks=num_ranks,
+            most_replicas=most_replicas,
+            most_shards=1,
+        )
     if not legal:
         raise NoPlanFitsError(
             f"{num_ranks} ranks cannot be used: at most {most_replicas} replicas have a graph in every step and a graph"
@@ -72,7 +83,18 @@ def legal_degrees(shape: TransformerShape, *, num_ranks: int) -> list[tuple[int,
     """All (dp, cp) that use ``num_ranks`` ranks, the fewest replicas first."""
     replicas = range(1, min(num_ranks, _most_replicas(shape)) + 1)
     pairs = [(dp, num_ranks // dp) for dp in replicas if num_ranks % dp == 0]
-    return [(dp, cp) for dp, cp in pairs if cp <= min(shape.graph_sizes)]
+    most_shards = 1 if exchange_of(shape) is None else min(shape.graph_sizes)
+    return [(dp, cp) for dp, cp in pairs if cp <= most_shards]
+
+
+def exchange_of(shape: TransformerShape) -> Exchange | None:
+    """How shards of a graph meet in plans made here; None where no exchange that has a price carries the model.
+
+    Dense attention goes round a ring; rows that never meet need nothing, which ``reduce`` says. Halos, and sums in the
+    middle of a model, have no price yet.
+    """
+    exchanges: dict[tuple[Mixing, ...], Exchange] = {(): "reduce", ("dense",): "ring"}
+    return exchanges.get(shape.mixes)
 
 
 def _most_replicas(shape: TransformerShape) -> int:
@@ -89,7 +111,7 @@ def build_plan(candidate: Candidate, *, shape: TransformerShape) -> MegaGraphPla
         ranks=tuple(range(num_ranks)),
         dp_degree=candidate.dp_degree,
         cp_degree=candidate.cp_degree,
-        exchange="ring" if candidate.cp_degree > 1 else "none",
+        exchange=exchange_of(shape) or "none" if candidate.cp_degree > 1 else "none",
     )
     return MegaGraphPlan(
         world_size=num_ranks,
@@ -109,6 +131,9 @@ def _micro_batch_counts(num_graphs: int) -> tuple[int, ...]:
 
 def _reasons(shape: TransformerShape, num_ranks: int, legal: Sequence[tuple[int, int]]) -> tuple[str, ...]:
     reasons = []
+    if exchange_of(shape) is None:
+        reasons.append(f"Every graph stays whole (cp 1): {_UNPRICED.format(model=shape.model)}.")
+        return tuple(reasons)
     if len(shape.graph_sizes) == 1 and num_ranks > 1:
         reasons.append(
             "There is one graph, and data parallelism deals out whole graphs: dp is 1, and all"

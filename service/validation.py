@@ -10,25 +10,20 @@ import math
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import PurePosixPath
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from planner.errors import GraphmillError
 from service.faults import Fault, closest, describe, show, to_pointer
 from service.spec import JobSpec
-from workers.model_specs import MODELS_OF_KIND, SampledGNNSpec, TransformerFields, TransformerSpec
+from workers.model_specs import MODELS_OF_KIND, SPEC_OF_MODEL, SampledGNNSpec, TransformerFields
 from workers.spec import NAMED_DATASETS, TrainingSpec
 
 _MAX_DEPTH = 32
 _MAX_FAULTS = 100  # more help nobody, and each costs time to put into words
 _KINDS: Mapping[str, tuple[str, ...]] = {str(kind): names for kind, names in MODELS_OF_KIND.items()}
 _MODELS = tuple(name for names in _KINDS.values() for name in names)
-_SPECS: Mapping[str, type[BaseModel]] = {
-    name: spec
-    for spec in (*get_args(TransformerSpec), SampledGNNSpec)
-    for name in get_args(spec.model_fields["name"].annotation)
-}
 
 
 class SpecInvalidError(GraphmillError):
@@ -162,7 +157,7 @@ def _check_model_name(model: Mapping[str, Any], kind: Any) -> Iterator[Fault]:
 
 def _check_heads(model: Mapping[str, Any]) -> Iterator[Fault]:
     guess = TransformerFields if "num_heads" in model else SampledGNNSpec
-    fields = _SPECS.get(str(model.get("name")), guess).model_fields
+    fields = SPEC_OF_MODEL.get(str(model.get("name")), guess).model_fields
     if "num_heads" not in fields:
         return
     hidden, heads = (model.get(name, fields[name].default) for name in ("hidden_size", "num_heads"))

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from planner.frozen import Frozen
+from planner.profiles import Mixing
 
 Kind = Literal["megagraph", "mqgnn"]
 Pooling = Literal["none", "mean", "sum"]
@@ -22,11 +23,22 @@ class Needs(Frozen):
     max_distance: int | None = Field(default=None, ge=1, le=250)  # hops up to so many, one bucket more for the rest
     edge_paths: bool = False  # the types of the edges on one shortest path of every pair, up to max_distance of them
     edges: bool = False  # edges into own rows
+    edge_types: int = Field(default=0, ge=0, le=254)  # kinds of edges that are told apart; 0: all are alike
     expander_degree: int = Field(default=0, ge=0, le=64)  # edges of a random regular graph beside those of the graph
     num_global: int = Field(default=0, ge=0, le=64)  # global nodes, joined to every node of their graph
     laplacian_size: int = Field(default=0, ge=0, le=512)  # eigenvectors of the Laplacian
     walk_length: int = Field(default=0, ge=0, le=512)  # return probabilities of walks of 1 … so many steps
     num_hops: int | None = Field(default=None, ge=0, le=64)  # features summed over 0 … so many hops
+
+
+def mixes_of(needs: Needs, *, has_sums: bool) -> tuple[Mixing, ...]:
+    """How rows of a graph meet in a model with these needs."""
+    ways: dict[Mixing, bool] = {
+        "dense": needs.max_distance is not None,
+        "edges": needs.edges or needs.expander_degree > 0,
+        "sums": has_sums or needs.num_global > 0,
+    }
+    return tuple(way for way, is_used in ways.items() if is_used)
 
 
 class TransformerFields(Frozen):
@@ -38,7 +50,7 @@ class TransformerFields(Frozen):
     ffn_ratio: float = Field(default=2.0, gt=0, le=8)
     dropout: float = Field(default=0.5, ge=0, lt=1)
     input_dropout: float = Field(default=0.5, ge=0, lt=1)
-    pooling: Pooling = Field(default="none", description="one prediction per graph instead of one per node")
+    pooling: Pooling | None = Field(default=None, description="how graphs are predicted; left out: by the data set")
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "TransformerFields":
@@ -55,9 +67,19 @@ class TransformerFields(Frozen):
         return tuple(f"block.{index}" for index in range(self.num_layers))
 
     @property
+    def num_tokens(self) -> int:
+        """Hidden vectors that a row carries from unit to unit."""
+        return 1
+
+    @property
     def row_width(self) -> int:
         """Columns of the hidden state that units hand on."""
-        return self.hidden_size
+        return self.num_tokens * self.hidden_size
+
+    @property
+    def has_sums(self) -> bool:
+        """Whether a unit sums over all rows of a graph."""
+        return self.pooling in ("mean", "sum")
 
 
 class GraphormerSpec(TransformerFields):
@@ -78,7 +100,7 @@ class GraphormerSpec(TransformerFields):
     @property
     def needs(self) -> Needs:
         """Hop distances for the bias, and the edges on the paths."""
-        return Needs(max_distance=self.max_distance, edge_paths=self.edge_types > 0)
+        return Needs(max_distance=self.max_distance, edge_paths=self.edge_types > 0, edge_types=self.edge_types)
 
 
 class _PositionedFields(TransformerFields):
@@ -133,6 +155,7 @@ class GraphGPSSpec(_MessagePassingFields):
         """Edges, distances for the bias, positions."""
         return Needs(
             edges=True,
+            edge_types=self.edge_types,
             max_distance=self.max_distance,
             laplacian_size=self.laplacian_size,
             walk_length=self.walk_length,
@@ -156,6 +179,7 @@ class ExphormerSpec(_MessagePassingFields):
         """Edges of three kinds, and positions."""
         return Needs(
             edges=True,
+            edge_types=self.edge_types,
             expander_degree=self.expander_degree,
             num_global=self.num_global,
             laplacian_size=self.laplacian_size,
@@ -176,6 +200,11 @@ class SGFormerSpec(TransformerFields):
         return ("features", "block.0", "head")
 
     @property
+    def has_sums(self) -> bool:
+        """Linear attention is sums."""
+        return True
+
+    @property
     def needs(self) -> Needs:
         """Edges for the GCN."""
         return Needs(edges=True)
@@ -193,9 +222,9 @@ class NAGphormerSpec(TransformerFields):
         return ("features", *self.blocks, "head")
 
     @property
-    def row_width(self) -> int:
-        """All tokens of a node, one after the other."""
-        return (self.num_hops + 1) * self.hidden_size
+    def num_tokens(self) -> int:
+        """A token per hop."""
+        return self.num_hops + 1
 
     @property
     def needs(self) -> Needs:
@@ -212,7 +241,7 @@ class CustomSpec(Frozen):
     units: tuple[str, ...] = Field(min_length=1)
     needs: Needs = Needs()
     hidden_size: int = Field(default=64, ge=1, le=8192)
-    pooling: Pooling = "none"
+    pooling: Pooling | None = None
 
     @field_validator("units")
     @classmethod
@@ -227,9 +256,19 @@ class CustomSpec(Frozen):
         return tuple(unit for unit in self.units if unit.startswith("block."))
 
     @property
+    def num_tokens(self) -> int:
+        """Hidden vectors that a row carries from unit to unit."""
+        return 1
+
+    @property
     def row_width(self) -> int:
         """Columns of the hidden state that units hand on."""
         return self.hidden_size
+
+    @property
+    def has_sums(self) -> bool:
+        """The spec does not tell, so the module may."""
+        return True
 
 
 # By rule, each defined in workers/mqgnn/sampling; "+f" is flat, "+d" debiased.
@@ -274,6 +313,18 @@ class SampledGNNSpec(Frozen):
 TransformerSpec = GraphormerSpec | GTSpec | GraphGPSSpec | SGFormerSpec | ExphormerSpec | NAGphormerSpec | CustomSpec
 ModelSpec = Annotated[TransformerSpec | SampledGNNSpec, Field(discriminator="name")]
 MODELS_OF_KIND: dict[Kind, tuple[str, ...]] = {
-    "megagraph": ("graphormer",),
+    "megagraph": ("graphormer", "gt", "graphgps", "exphormer", "sgformer", "nagphormer", "custom"),
     "mqgnn": ("graphsage", "gcn"),
+}
+# name -> its fields
+SPEC_OF_MODEL: dict[str, type[Frozen]] = {
+    "graphormer": GraphormerSpec,
+    "gt": GTSpec,
+    "graphgps": GraphGPSSpec,
+    "exphormer": ExphormerSpec,
+    "sgformer": SGFormerSpec,
+    "nagphormer": NAGphormerSpec,
+    "custom": CustomSpec,
+    "graphsage": SampledGNNSpec,
+    "gcn": SampledGNNSpec,
 }

@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from planner.frozen import Frozen
-from workers.model_specs import MODELS_OF_KIND, GraphormerSpec, Kind, ModelSpec, SampledGNNSpec
+from workers.model_specs import MODELS_OF_KIND, SPEC_OF_MODEL, GraphormerSpec, Kind, ModelSpec, SampledGNNSpec
 
 __all__ = [
     "MODELS_OF_KIND",
     "NAMED_DATASETS",
+    "SPEC_OF_MODEL",
     "DatasetSpec",
     "GraphormerSpec",
     "Kind",

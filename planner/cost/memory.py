@@ -15,6 +15,7 @@ from planner.fitting import UnitCurves, Work
 MARGIN_FRACTION = 0.10
 MARGIN_BYTES = 32 * 2**20
 _ADAM_MOMENTS = 2
+_ROW_EDGE_BYTES = 6 * 8  # int64: source, type, target; the same edge by its source
 _ROW_BYTES = 3 * 8 + 1  # degree, number and label as int64, split as int8
 # As in workers.mqgnn.evaluation: rows of one chunk, matrices of that size, and bytes of an edge while it is sampled.
 EVALUATION_CHUNK_BYTES = 16 * 2**20
@@ -60,9 +61,14 @@ def joined_input_bytes(work: Work, *, num_features: int, element_bytes: int, gra
     return work.num_rows * (num_features * element_bytes + _ROW_BYTES)
 
 
-def distance_index_bytes(work: Work) -> float:
-    """One byte per (row, column) pair, once for all layers: N²/P of every graph that the rank will meet."""
-    return work.num_pairs
+def pair_index_bytes(work: Work, *, pair_bytes: int) -> float:
+    """Distance index and paths of (row, column) pairs, once for all layers: N²/P of every graph that a rank meets."""
+    return pair_bytes * work.num_pairs
+
+
+def edge_bytes(num_edges: int) -> int:
+    """Source, type, target and kind of every edge, and its place among those of its source."""
+    return _ROW_EDGE_BYTES * num_edges
 
 
 def saved_bytes(curves: UnitCurves, work: Work) -> float:

@@ -15,7 +15,6 @@ from planner.plan import ActionKind, MegaGraphPlan, Stage
 from planner.profiles import TransformerShape
 
 ELEMENT_BYTES = {"float32": 4, "float64": 8}
-PRICED_EXCHANGES = ("none", "ring")
 _LOSS_BYTES = 8  # one float64 per rank
 Terms = Mapping[str, float]
 
@@ -60,11 +59,13 @@ def estimate_costs(plan: MegaGraphPlan, *, shape: TransformerShape, fitted: Fitt
 
     Raises ``ProfileMismatchError`` when the profile lacks a unit or a link, and ``PlanInvalidError`` for an exchange
     without a price: links are measured for the ring only, and a halo's size is the graph's, which no shape holds.
+    ``reduce`` has one where rows never meet: nothing.
     """
-    foreign = sorted({stage.exchange for stage in plan.stages} - set(PRICED_EXCHANGES))
+    priced = ("none", "ring") if shape.mixes else ("none", "ring", "reduce")
+    foreign = sorted({stage.exchange for stage in plan.stages if stage.exchange not in priced})
     if foreign or not plan.partition.follows_from_sizes:
         raise PlanInvalidError(
-            f"the cost model prices the exchanges {', '.join(PRICED_EXCHANGES)} over shards of equal rows in natural"
+            f"the cost model prices the exchanges none and ring over shards of equal rows in natural"
             f" order; the plan has {foreign or plan.partition.order!r}: run it as it is, without a prediction"
         )
     pricers = [_StagePricer(stage, plan=plan, shape=shape, fitted=fitted) for stage in plan.stages]
@@ -131,7 +132,7 @@ class _StagePricer:
 
     def _operations(self) -> list[str]:
         """The links that the stage uses."""
-        used = {"all_reduce": self._plan.world_size > 1, "p2p": self._stage.cp_degree > 1}
+        used = {"all_reduce": self._plan.world_size > 1, "p2p": self._stage.exchange == "ring"}
         return [operation for operation, is_used in used.items() if is_used]
 
     def _unit_terms(self, name: str) -> Iterator[tuple[str, float, float]]:
@@ -141,7 +142,7 @@ class _StagePricer:
         forward_s = compute.estimate_forward_s(curves, self._mean)
         backward_s = compute.estimate_backward_s(curves, self._mean)
         yield kind, forward_s, backward_s
-        if kind == "block" and degree > 1:
+        if kind == "block" and self._stage.exchange == "ring":
             link, shard_bytes = self._fitted.link("p2p"), self._shard_bytes(self._mean)
             hiding = 1 / degree if self._fitted.hides_transfers else 0.0
             yield (
@@ -171,7 +172,7 @@ class _StagePricer:
         return communication.estimate_handover_s(
             self._fitted.link("p2p"),
             num_rows=self._mean.num_rows,
-            hidden_size=self._shape.hidden_size,
+            hidden_size=self._shape.row_width,
             element_bytes=self._element_bytes,
         )
 
@@ -179,7 +180,7 @@ class _StagePricer:
         work = self._largest_work()
         joined = memory.joined_input_bytes(
             work,
-            num_features=self._shape.num_features,
+            num_features=self._num_inputs,
             element_bytes=self._element_bytes,
             graphs_per_step=self._shape.graphs_per_step,
         )
@@ -205,10 +206,12 @@ class _StagePricer:
             memory.workspace_bytes(self._curves(_kind(name)), work, recompute=name in recompute)
             for name in self._stage.units
         )
-        return most + memory.ring_buffer_bytes(self._shard_bytes(work), cp_degree=self._stage.cp_degree)
+        return most + memory.ring_buffer_bytes(
+            self._shard_bytes(work), cp_degree=self._stage.cp_degree if self._stage.exchange == "ring" else 1
+        )
 
     def _hidden_bytes(self, work: Work) -> float:
-        return memory.hidden_bytes(work, hidden_size=self._shape.hidden_size, element_bytes=self._element_bytes)
+        return memory.hidden_bytes(work, hidden_size=self._shape.row_width, element_bytes=self._element_bytes)
 
     def _static_bytes(self) -> float:
         """What lies there from the first epoch on; a replica meets every graph sooner or later, and keeps it."""
@@ -220,9 +223,15 @@ class _StagePricer:
             self._fitted.base_bytes
             + memory.model_state_bytes(parameter_bytes)
             + memory.gradient_bucket_bytes(parameter_bytes, num_ranks=self._plan.world_size)
-            + memory.input_bytes(met, num_features=self._shape.num_features, element_bytes=self._element_bytes)
-            + memory.distance_index_bytes(met)
+            + memory.input_bytes(met, num_features=self._num_inputs, element_bytes=self._element_bytes)
+            + memory.pair_index_bytes(met, pair_bytes=self._shape.pair_bytes)
+            + memory.edge_bytes(self._shape.num_edges)
         )
+
+    @property
+    def _num_inputs(self) -> int:
+        """Numbers that lie ready of every row."""
+        return self._shape.num_features + self._shape.extra_columns
 
     def _mean_work(self) -> Work:
         """The mean micro-batch: an epoch's graphs, spread over its steps, replicas and micro-batches."""

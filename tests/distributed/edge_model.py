@@ -30,6 +30,10 @@ class EdgeSpec:
         return ("features", *(f"block.{index}" for index in range(self.num_layers)), "head")
 
     @property
+    def row_width(self) -> int:
+        return self.hidden_size
+
+    @property
     def needs(self) -> Needs:
         return Needs(edges=self.with_edges)
 

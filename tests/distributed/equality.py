@@ -242,7 +242,7 @@ def spread(case: Case, *, rank: int, model: GraphTransformer, plan: MegaGraphPla
             dtype=case.dtype,
             device=torch.device("cpu"),
         ),
-        hidden_size=case.spec.hidden_size,
+        row_width=case.spec.row_width,
     )
     return parallel, dealer
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.distributed.claims import check_float64
-from tests.distributed.equality import Case
+from tests.distributed.equality import Case, Width
 from tests.distributed.odd_graphs import odd_set, one_graph
 from tests.kit.gloo_pool import GlooPool
-from workers.model_specs import GraphGPSSpec, GTSpec, SGFormerSpec, TransformerSpec
+from workers.model_specs import ExphormerSpec, GraphGPSSpec, GTSpec, NAGphormerSpec, SGFormerSpec, TransformerSpec
 
 SIZES = {"hidden_size": 8, "dropout": 0.3, "input_dropout": 0.2}
 FITTING: list[tuple[TransformerSpec, str]] = [
@@ -18,6 +18,11 @@ FITTING: list[tuple[TransformerSpec, str]] = [
     (GraphGPSSpec(**SIZES, norm="layer"), "ring"),
     (GraphGPSSpec(**SIZES, norm="layer", message_passing="gine"), "ring"),
     (GraphGPSSpec(**SIZES, norm="batch"), "ring"),
+    (GraphGPSSpec(**SIZES, norm="layer", walk_length=3), "ring"),
+    (GTSpec(**SIZES, laplacian_size=2, norm="layer"), "halo"),
+    (ExphormerSpec(**SIZES, norm="layer"), "halo"),
+    (ExphormerSpec(**SIZES, norm="batch", num_global=2, laplacian_size=2), "halo"),
+    (NAGphormerSpec(**SIZES), "reduce"),
 ]
 
 
@@ -32,3 +37,14 @@ def pool() -> Iterator[GlooPool]:
 def test_cut_rows_equal_one_process(pool: GlooPool, spec: TransformerSpec, exchange: str, cp: int) -> None:
     check_float64(pool, Case(one_graph(), cp=cp, exchange=exchange, spec=spec, steps=3))
     check_float64(pool, Case(odd_set(), cp=cp, exchange=exchange, spec=spec))
+
+
+def test_statistics_are_learned_once_where_blocks_are_recomputed_on_replicas(pool: GlooPool) -> None:
+    spec = GTSpec(**SIZES, laplacian_size=2, norm="batch")
+    case = Case(odd_set(), dp=2, cp=2, exchange="halo", spec=spec, steps=3, recompute=("block.0", "block.1"))
+    check_float64(pool, case)
+
+
+def test_rows_of_many_tokens_move_between_stages(pool: GlooPool) -> None:
+    stages = (Width(units=2), Width(units=2, cp=2, exchange="reduce"))
+    check_float64(pool, Case(odd_set(), stages=stages, num_micro_batches=2, spec=NAGphormerSpec(**SIZES)))

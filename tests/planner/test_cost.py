@@ -159,7 +159,7 @@ def test_model_state_is_five_times_the_parameters():
 
 def test_index_inputs_and_ring_buffers_by_hand():
     work = Work(num_visits=1, num_rows=500, num_pairs=500_000)
-    assert memory.distance_index_bytes(work) == 500_000
+    assert memory.pair_index_bytes(work, pair_bytes=1) == 500_000
     assert memory.input_bytes(work, num_features=100, element_bytes=4) == 500 * (2 * 400 + 25)
     joined = {"num_features": 100, "element_bytes": 4}
     assert memory.joined_input_bytes(work, **joined, graphs_per_step=1) == 0
@@ -226,7 +226,7 @@ def test_what_has_no_price_is_refused_and_never_guessed(changes, partition):
             "partition": plan.partition.model_copy(update=partition),
         }
     )
-    with pytest.raises(PlanInvalidError, match="prices the exchanges none, ring"):
+    with pytest.raises(PlanInvalidError, match="prices the exchanges none and ring"):
         estimate_costs(changed, shape=shape, fitted=fit_profile(transformer_profile(shape, num_ranks=2)))
 
 

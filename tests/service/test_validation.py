@@ -14,6 +14,7 @@ from service.faults import Fault
 from service.spec import JobSpec
 from service.validation import SpecInvalidError, find_faults, parse_spec
 from tests.kit.builders import job_document
+from workers.spec import MODELS_OF_KIND
 
 TEN_FAULTS: dict[str, Any] = {
     "name": "-starts with a dash",
@@ -131,7 +132,7 @@ def test_a_data_set_needs_one_source() -> None:
     ("kind", "model", "fix"),
     [
         ("mqgnn", "graphormer", "use graphsage or gcn, or set kind to megagraph"),
-        ("megagraph", "gcn", "use graphormer, or set kind to mqgnn"),
+        ("megagraph", "gcn", f"use {' or '.join(MODELS_OF_KIND['megagraph'])}, or set kind to mqgnn"),
     ],
 )
 def test_a_model_of_the_other_kind_is_refused(kind: str, model: str, fix: str) -> None:

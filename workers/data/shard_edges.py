@@ -30,6 +30,7 @@ def shard_edges(graph: Graph, *, cut: NodeCut, shard: int) -> RowEdges:
     return RowEdges(
         indptr=torch.from_numpy(indptr),
         sources=torch.from_numpy(sources),
+        types=None if graph.edge_types is None else torch.from_numpy(graph.edge_types[positions].astype(np.int64)),
         halo=Halo(send=_needed_by_others(graph, cut=cut, shard=shard), receive=tuple(receive.tolist()))
         if len(cut.sizes) > 1
         else None,

@@ -1,30 +1,32 @@
 """From a data set to the rows that this rank trains on.
 
 Every graph is cut into ``cp`` shards (``workers.data.partition``). A rank keeps its shard of each graph that it has
-met, features, edges and distance index included: the index costs rows x N bytes and a breadth-first search per row, and
-is asked for again in every step. It is of the rows that attend here: where ranks share heads, those of a run of shards.
+met, encodings (``encoded_rows``) included: a distance index costs rows x N bytes and a breadth-first search per row,
+and is asked for again in every step. It is of the rows that attend here: where ranks share heads, those of a run of
+shards.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from workers.comm.axis import Axis
-from workers.data.graph import NO_SPLIT, Graph, GraphDataset
-from workers.data.graph_encodings.distances import distance_buckets
-from workers.data.partition import NodeCut, NodeCuts
-from workers.data.shard_edges import join_edges, shard_edges
-from workers.errors import DatasetInvalidError
+from workers.data.graph import NO_SPLIT, GraphDataset
+from workers.data.partition import NodeCuts
+from workers.data.paths import DataPaths
+from workers.data.shard_edges import join_edges
+from workers.megagraph.encoded_rows import EncodedRows, RowEncoder
+from workers.megagraph.wide_edges import join_wide_edges
 from workers.model_specs import Needs
-from workers.models.graph_batch import GraphBatch
+from workers.models.graph_batch import GraphBatch, WideEdges
 from workers.ops.row_edges import RowEdges
 from workers.ops.row_layout import RowLayout
-
-_CARRIED = frozenset({"edges", "max_distance"})  # of a model's needs
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,14 @@ class _GraphShard:
     y: Tensor
     split: Tensor
     ids: Tensor
-    buckets: Tensor | None
-    edges: RowEdges | None
+    encoded: EncodedRows
 
 
 class ShardedBatches:
     """Batches of ``dataset`` for the rank at ``axis`` (the cp axis), on ``device``, with all that a model ``needs``.
 
     ``cuts`` says which nodes its shards are of, by default runs of equal length in natural order; ``ulysses_degree``
-    neighbouring ranks share heads. Raises ``DatasetInvalidError`` where a need has no encoding here.
+    neighbouring ranks share heads. ``paths``: see ``RowEncoder``.
     """
 
     def __init__(
@@ -69,12 +70,8 @@ class ShardedBatches:
         device: torch.device,
         cuts: NodeCuts | None = None,
         ulysses_degree: int = 1,
+        paths: DataPaths | None = None,
     ) -> None:
-        if missing := sorted(needs.model_dump(exclude_defaults=True).keys() - _CARRIED):
-            raise DatasetInvalidError(
-                f"the model needs {', '.join(missing)} of every graph, and batches carry {', '.join(sorted(_CARRIED))}"
-                " only; choose a model, or sizes of it, without the others"
-            )
         self._dataset = dataset
         self._axis = axis
         self._cuts = NodeCuts(dataset.graphs) if cuts is None else cuts
@@ -83,7 +80,9 @@ class ShardedBatches:
         self._dtype = dtype
         self._device = device
         self._first_ids = tuple(accumulate((graph.num_nodes for graph in dataset.graphs), initial=0))
+        self._encoder = RowEncoder(dataset, needs=needs, dtype=dtype, device=device, paths=paths)
         self._shards: dict[int, _GraphShard] = {}
+        self._wide_of_one: dict[int, WideEdges] = {}  # of a graph that makes a micro-batch alone
 
     def prepare(self, graphs: Iterable[int]) -> None:
         """Cut ``graphs`` now, so that a step that is being timed finds them ready."""
@@ -101,10 +100,10 @@ class ShardedBatches:
             x=self._joined([shard.x for shard in shards], self._dtype, self._dataset.num_features),
             degree=self._joined([shard.degree for shard in shards], torch.int64),
             node_ids=self._joined([shard.node_ids for shard in shards], torch.int64),
-            buckets=tuple(shard.buckets for shard in shards if shard.buckets is not None),
-            edges=self._joined_edges([shard.edges for shard in shards if shard.edges is not None]),
             layout=layout,
             draw=draw,
+            graph_ids=torch.tensor(graphs, dtype=torch.int64, device=self._device),
+            **self._encodings(graphs, [shard.encoded for shard in shards]),
         )
         outputs = () if self._dataset.task == "classes" else (self._dataset.num_classes,)
         return LabelledBatch(
@@ -128,15 +127,42 @@ class ShardedBatches:
             self._shards[index] = self._cut(index)
         return self._shards[index]
 
-    def _joined_edges(self, parts: list[RowEdges]) -> RowEdges | None:
-        if not self._needs.edges:
-            return None
-        return join_edges(parts, num_shards=self._axis.size).to(self._device)
+    def _encodings(self, graphs: Sequence[int], parts: list[EncodedRows]) -> dict[str, Any]:
+        """The fields of the batch that the model asks for, by name."""
+        needs, features = self._needs, self._dataset.num_features
+        found: dict[str, Any] = {}
+        if needs.max_distance is not None:
+            found["buckets"] = tuple(part.buckets for part in parts)
+        if needs.edge_paths:
+            found["paths"] = tuple(part.paths for part in parts)
+        if needs.edges:
+            joined = join_edges(_edges(part.edges for part in parts), num_shards=self._axis.size)
+            found["edges"] = joined if parts else joined.to(self._device)
+        if needs.expander_degree or needs.num_global:
+            found["wide_edges"] = self._wide(graphs, _edges(part.widened for part in parts))
+        for name, asked, columns in (
+            ("laplacian", needs.laplacian_size > 0, (needs.laplacian_size,)),
+            ("walks", needs.walk_length > 0, (needs.walk_length,)),
+            ("hops", needs.num_hops is not None, ((needs.num_hops or 0) + 1, features)),
+        ):
+            if asked:
+                found[name] = self._joined([getattr(part, name) for part in parts], self._dtype, *columns)
+        return found
+
+    def _wide(self, graphs: Sequence[int], parts: list[RowEdges]) -> WideEdges:
+        join = partial(join_wide_edges, parts, needs=self._needs, num_shards=self._axis.size)
+        if len(graphs) != 1:
+            return join().to(self._device)
+        if graphs[0] not in self._wide_of_one:
+            self._wide_of_one[graphs[0]] = join()
+        return self._wide_of_one[graphs[0]]
 
     def _cut(self, index: int) -> _GraphShard:
         graph = self._dataset.graphs[index]
         cut = self._cuts.cut(index, self._axis.size)
         nodes = cut.nodes(self._axis.index)
+        first = self._axis.index - self._axis.index % self._ulysses_degree
+        attending = np.concatenate([cut.nodes(shard) for shard in range(first, first + self._ulysses_degree)])
         y, split, ids = self._labels(index, nodes)
         return _GraphShard(
             sizes=cut.sizes,
@@ -146,8 +172,7 @@ class ShardedBatches:
             y=self._placed(y, self._label_dtype),
             split=self._placed(split, torch.int8),
             ids=self._placed(ids, torch.int64),
-            buckets=self._buckets(graph, cut),
-            edges=shard_edges(graph, cut=cut, shard=self._axis.index).to(self._device) if self._needs.edges else None,
+            encoded=self._encoder.encode(index, cut=cut, shard=self._axis.index, attending=attending),
         )
 
     def _labels(self, index: int, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -159,14 +184,9 @@ class ShardedBatches:
             return graph.y, graph.split, np.array([index])
         return graph.y, np.full(1, NO_SPLIT, dtype=np.int8), np.array([-1])
 
-    def _buckets(self, graph: Graph, cut: NodeCut) -> Tensor | None:
-        """Of the rows that attend here and all nodes, both in the order of the cut."""
-        if self._needs.max_distance is None:
-            return None
-        first = self._axis.index - self._axis.index % self._ulysses_degree
-        rows = np.concatenate([cut.nodes(shard) for shard in range(first, first + self._ulysses_degree)])
-        buckets = distance_buckets(graph, rows=rows, max_distance=self._needs.max_distance)
-        return self._placed(buckets if cut.is_natural else buckets[:, cut.order], torch.uint8)
-
     def _placed(self, array: np.ndarray, dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=self._device, dtype=dtype)
+
+
+def _edges(parts: Iterable[RowEdges | None]) -> list[RowEdges]:
+    return [part for part in parts if part is not None]

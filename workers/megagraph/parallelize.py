@@ -58,12 +58,12 @@ def parallelize(
     rank: int,
     dealing: Dealing,
     batches: Callable[[Mesh], ShardedBatches],
-    hidden_size: int,
+    row_width: int,
 ) -> ParallelModel:
     """Apply ``plan``, which ``check_runnable`` has passed, to ``model`` in place. Collective over its ranks.
 
     ``batches(mesh)`` gives the rows of the rank there, ``dealing`` which graphs they are of; hidden states that
-    stages hand on have ``hidden_size`` columns.
+    stages hand on have ``row_width`` columns.
     """
     example = next(model.parameters())
     meshes = build_meshes(plan.stages, rank=rank)
@@ -92,7 +92,7 @@ def parallelize(
         dealing=dealing,
         links=Links(world),
         ledger=ledger,
-        like=torch.empty(0, hidden_size, dtype=example.dtype, device=example.device),
+        like=torch.empty(0, row_width, dtype=example.dtype, device=example.device),
     )
     gradients = GradientSums(model, holders=holders, world=world)
     return ParallelModel(model=model, executor=executor, gradients=gradients, world=world, meshes=meshes)

@@ -10,6 +10,7 @@ many train alike and a resumed run continues as if it had never stopped.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -30,6 +31,7 @@ from workers.training.export import load_exported
 from workers.training.losses import build_loss
 from workers.training.memory import PeakMemory
 from workers.training.milestones import Milestones
+from workers.training.model_fit import resolve_model
 from workers.training.objective import resolve_objective
 from workers.training.optimizer import build_optimizer, weight_matrices
 from workers.training.run import RankRun
@@ -39,7 +41,7 @@ from workers.training.seeding import seed_everything
 def train(run: RankRun) -> dict[str, float]:
     """Train, evaluate and export as ``run`` says; returns the values of the last report. Collective over its ranks.
 
-    Raises ``DatasetInvalidError``, ``PlanInvalidError`` and ``TrainingDivergedError``.
+    Raises ``DatasetInvalidError``, ``ModelInvalidError``, ``PlanInvalidError`` and ``TrainingDivergedError``.
     """
     memory = PeakMemory(run.device)
     memory.start()
@@ -48,6 +50,8 @@ def train(run: RankRun) -> dict[str, float]:
             raise DatasetInvalidError(
                 f"{dataset.name} has nothing labelled in its training split; nothing to learn from"
             )
+        model = resolve_model(run.spec.model, dataset)  # what is exported
+        run = replace(run, spec=run.spec.model_copy(update={"model": model}))
         return _train(run, dataset=dataset, dealer=dealer, parallel=parallel, memory=memory)
 
 
@@ -77,7 +81,7 @@ def open_run(run: RankRun) -> Iterator[tuple[GraphDataset, GraphDealer, Parallel
 
 def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer, cuts: NodeCuts) -> ParallelModel:
     """The model, as the plan spreads it. Collective."""
-    spec, dtype = run.spec.model, getattr(torch, run.spec.training.dtype)
+    spec, dtype = resolve_model(run.spec.model, dataset), getattr(torch, run.spec.training.dtype)
     model = build_model(spec, num_features=dataset.num_features, num_classes=dataset.num_classes)
     if run.model_from is not None:
         model.load_state_dict(load_exported(run.model_from).state_dict())
@@ -91,6 +95,7 @@ def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer, cuts: No
             device=run.device,
             cuts=cuts,
             ulysses_degree=mesh.ulysses.size,
+            paths=run.data,
         )
 
     return parallelize(
@@ -104,7 +109,7 @@ def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer, cuts: No
             rank=run.rank,
         ),
         batches=batches,
-        hidden_size=spec.hidden_size,
+        row_width=spec.row_width,
     )
 
 

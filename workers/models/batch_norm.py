@@ -13,7 +13,7 @@ from workers.ops.exchanges import LocalSums, SumExchange
 
 
 class CountedBatchNorm(nn.Module):
-    """Normalises the columns of [n, d]; ``sums`` sums over all processes that hold rows of the micro-batch.
+    """Normalises the columns of [n, d]; ``batch_sums`` sums over all processes that hold rows of the micro-batch.
 
     While ``learns`` is False (a forward pass that only repeats another), running statistics stay as they are.
     """
@@ -25,7 +25,7 @@ class CountedBatchNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_columns))
         self.register_buffer("running_mean", torch.zeros(num_columns))
         self.register_buffer("running_var", torch.ones(num_columns))
-        self.sums: SumExchange = LocalSums()
+        self.batch_sums: SumExchange = LocalSums()
         self.learns = True
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,10 +36,10 @@ class CountedBatchNorm(nn.Module):
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Two passes, as x may lie far from zero: squares of deviations lose nothing."""
         own = torch.cat([x.sum(dim=0), x.new_tensor([len(x)])])
-        total = self.sums.sum(own)
+        total = self.batch_sums.sum(own)
         count = total[-1].detach().clamp(min=1)
         mean = total[:-1] / count
-        var = self.sums.sum((x - mean).square().sum(dim=0)) / count
+        var = self.batch_sums.sum((x - mean).square().sum(dim=0)) / count
         if self.learns:
             with torch.no_grad():
                 unbiased = var * count / (count - 1).clamp(min=1)

@@ -45,10 +45,11 @@ class SparseAttention(nn.Module):
     def forward(self, h: Tensor, *, batch: GraphBatch) -> Tensor:
         """[n, d] from ``h`` [n, d]."""
         wide = batch.wide_edges
-        q, k, v = (linear(h).unflatten(1, (self.num_heads, -1)) for linear in (self.query, self.key, self.value))
-        kv = self.neighbours.extend(torch.stack((k, v), dim=1), halo=wide.halo)  # [m, 2, H, d_h]
-        if self.globals is not None:
-            kv = torch.cat([kv, self.globals(k, v=v, batch=batch)])
+        k, v = (linear(h).unflatten(1, (self.num_heads, -1)) for linear in (self.key, self.value))
+        pending = self.neighbours.begin(torch.stack((k, v), dim=1), halo=wide.halo)
+        q = self.query(h).unflatten(1, (self.num_heads, -1))  # while keys and values travel
+        parts = [] if self.globals is None else [self.globals(k, v=v, batch=batch)]
+        kv = torch.cat([pending.rows(), *parts])  # [m, 2, H, d_h]
         bias = self.kinds.index_select(0, wide.edges.types)
         return self.out(edge_attention(q, k=kv[:, 0], v=kv[:, 1], edges=wide.edges, bias=bias).flatten(1))
 

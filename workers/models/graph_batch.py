@@ -21,6 +21,10 @@ class WideEdges:
     edges: RowEdges
     halo: Halo | None
 
+    def to(self, device: torch.device) -> "WideEdges":
+        """The same on ``device``."""
+        return WideEdges(edges=self.edges.to(device), halo=None if self.halo is None else self.halo.to(device))
+
 
 @dataclass(frozen=True, eq=False)
 class GraphBatch:
@@ -37,6 +41,7 @@ class GraphBatch:
     node_ids: Tensor  # int64 [n]
     layout: RowLayout
     draw: int = 0
+    graph_ids: Tensor | None = None  # int64 [g], numbers of the graphs in the data set
     buckets: tuple[Tensor, ...] = ()  # of graph g: uint8 [n_g, N_g], distance buckets of (row, node of the graph)
     paths: tuple[Tensor, ...] = ()  # of graph g: uint8 [n_g, N_g, max_distance], 1 + types along a path, then zeros
     edges: RowEdges | None = None

@@ -25,7 +25,7 @@ from workers.models.message_passing import build_message_passing
 from workers.models.units import GraphTransformer
 from workers.ops.counter_dropout import CounterDropout
 
-LAPLACIAN_SITE, _FIRST_SITE = 1, 2
+_FIRST_SITE = 1
 
 
 class Block(nn.Module):
@@ -79,6 +79,6 @@ class GraphGPS(GraphTransformer):
 def build_positions(spec: GraphGPSSpec | ExphormerSpec) -> Iterator[nn.Module]:
     """The units that add positions, as ``spec`` asks for."""
     if spec.laplacian_size:
-        yield Laplacian(spec.laplacian_size, spec.hidden_size, site=LAPLACIAN_SITE)
+        yield Laplacian(spec.laplacian_size, spec.hidden_size)
     if spec.walk_length:
         yield Walks(spec.walk_length, spec.hidden_size)

@@ -35,8 +35,10 @@ class NeighbourAttention(nn.Module):
 
     def forward(self, h: Tensor, *, batch: GraphBatch) -> Tensor:
         """[n, d] from ``h`` [n, d]."""
-        q, k, v = (linear(h).unflatten(1, (self.num_heads, -1)) for linear in (self.query, self.key, self.value))
-        kv = self.neighbours.extend(torch.stack((k, v), dim=1), halo=batch.edges.halo)  # [m, 2, H, d_h]
+        k, v = (linear(h).unflatten(1, (self.num_heads, -1)) for linear in (self.key, self.value))
+        pending = self.neighbours.begin(torch.stack((k, v), dim=1), halo=batch.edges.halo)
+        q = self.query(h).unflatten(1, (self.num_heads, -1))  # while keys and values travel
+        kv = pending.rows()  # [m, 2, H, d_h]
         return self.out(edge_attention(q, k=kv[:, 0], v=kv[:, 1], edges=batch.edges).flatten(1))
 
 
@@ -47,10 +49,10 @@ class Block(nn.Module):
         super().__init__()
         self.attention = NeighbourAttention(spec.hidden_size, spec.num_heads)
         self.attention_norm = build_norm(spec.norm, spec.hidden_size)
-        self.attention_dropout = CounterDropout(spec.dropout, site=2 + 2 * index)
+        self.attention_dropout = CounterDropout(spec.dropout, site=1 + 2 * index)
         self.ffn = FeedForward(spec.hidden_size, ratio=spec.ffn_ratio)
         self.ffn_norm = build_norm(spec.norm, spec.hidden_size)
-        self.ffn_dropout = CounterDropout(spec.dropout, site=3 + 2 * index)
+        self.ffn_dropout = CounterDropout(spec.dropout, site=2 + 2 * index)
 
     def forward(self, h: Tensor, *, batch: GraphBatch) -> Tensor:
         """[n, d] from ``h`` [n, d]."""
@@ -66,7 +68,7 @@ class GT(GraphTransformer):
         super().__init__()
         self.spec = spec
         self.features = Features(num_features, spec.hidden_size, dropout=spec.input_dropout)
-        self.laplacian = Laplacian(spec.laplacian_size, spec.hidden_size, site=1) if spec.laplacian_size else None
+        self.laplacian = Laplacian(spec.laplacian_size, spec.hidden_size) if spec.laplacian_size else None
         self.blocks = nn.ModuleList(Block(spec, index=index) for index in range(spec.num_layers))
         self.head = Head(spec.hidden_size, num_classes, pooling=spec.pooling)
 

@@ -3,15 +3,15 @@
 Shapes: n rows, F features, d hidden size, g graphs, C classes. Sites of dropout are numbered by each model.
 """
 
-import torch
 from torch import Tensor, nn
 
 from workers.model_specs import Norm, Pooling
 from workers.models.batch_norm import CountedBatchNorm
 from workers.models.graph_batch import GraphBatch
-from workers.ops.counter_dropout import CounterDropout, drop
+from workers.ops.counter_dropout import CounterDropout
 from workers.ops.exchanges import LocalSums, SumExchange
 from workers.ops.segment import segment_sum
+from workers.ops.sign_flips import flip_signs
 
 
 class Features(nn.Module):
@@ -30,22 +30,19 @@ class Features(nn.Module):
 class Laplacian(nn.Module):
     """Unit ``laplacian``: adds a projection of the Laplacian eigenvectors.
 
-    A sign of an eigenvector means nothing, so in training each column is turned at random, the same on every rank
-    (Dwivedi and Bresson 2020, section 2.1).
+    A sign of an eigenvector means nothing, so in training each column of each graph is turned at random, the same on
+    every rank (``workers.ops.sign_flips``).
     """
 
-    def __init__(self, size: int, hidden_size: int, *, site: int) -> None:
+    def __init__(self, size: int, hidden_size: int) -> None:
         super().__init__()
-        self.site = site
         self.project = nn.Linear(size, hidden_size, bias=False)
 
     def forward(self, h: Tensor, *, batch: GraphBatch) -> Tensor:
         """[n, d] from ``h`` [n, d]."""
         positions = batch.laplacian
         if self.training:
-            first = torch.zeros(1, dtype=torch.int64, device=h.device)
-            ones = positions.new_ones(1, positions.shape[1])
-            positions = positions * (drop(ones, p=0.5, site=self.site, node_ids=first, draw=batch.draw) - 1)
+            positions = flip_signs(positions, graph_ids=batch.graph_ids[batch.graph_of_row], draw=batch.draw)
         return h + self.project(positions)
 
 
@@ -76,11 +73,14 @@ def build_norm(norm: Norm, num_columns: int) -> nn.Module:
 
 
 class Head(nn.Module):
-    """Unit ``head``: predictions of every row [n, C], or with pooling of every graph [g, C], the same on all shards."""
+    """Unit ``head``: predictions of every row [n, C], or with pooling of every graph [g, C], the same on all shards.
 
-    def __init__(self, hidden_size: int, num_classes: int, *, pooling: Pooling) -> None:
+    Where no data set has decided, rows are predicted.
+    """
+
+    def __init__(self, hidden_size: int, num_classes: int, *, pooling: Pooling | None) -> None:
         super().__init__()
-        self.pooling = pooling
+        self.pooling = pooling or "none"
         self.norm = nn.LayerNorm(hidden_size)
         self.project = nn.Linear(hidden_size, num_classes)
         self.sums: SumExchange = LocalSums()

@@ -50,7 +50,8 @@ class GINE(nn.Module):
         if self.types is None:
             messages = sum_over_edges(sources.relu(), edges=edges)
         else:
-            messages = segment_sum((sources[edges.sources] + self.types(edges.types)).relu(), indptr=edges.indptr)
+            types = torch.zeros_like(edges.sources) if edges.types is None else edges.types
+            messages = segment_sum((sources[edges.sources] + self.types(types)).relu(), indptr=edges.indptr)
         return self.mlp((1 + self.eps) * h + messages)
 
 

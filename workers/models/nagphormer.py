@@ -5,8 +5,8 @@
     out = t_0 + sum over k >= 1 of softmax_k([t_0 || t_k] . a) t_k,   then the head
 
 Source: Chen et al., "NAGphormer: A Tokenized Graph Transformer for Node Classification in Large Graphs", ICLR 2023,
-section 3. Hop features are made before training (``workers.data.encodings.hops``), so shards exchange nothing at all.
-Left out: the structural encoding by eigenvectors, concatenated there to the features.
+section 3. Hop features are made before training (``workers.data.graph_encodings.hops``), so shards exchange
+nothing at all. Left out: the structural encoding by eigenvectors, concatenated there to the features.
 
 Units: ``features``, ``block.i``, ``head`` (with the readout). Rows carry their tokens one after the other. Shapes: n
 rows here, F features, d hidden size, T = K + 1 tokens, H heads.
@@ -70,7 +70,7 @@ class Block(nn.Module):
 class ReadoutHead(nn.Module):
     """Unit ``head``: the tokens of a row weighed against its first one, then the head of all models."""
 
-    def __init__(self, spec: NAGphormerSpec, *, num_classes: int, pooling: Pooling) -> None:
+    def __init__(self, spec: NAGphormerSpec, *, num_classes: int, pooling: Pooling | None) -> None:
         super().__init__()
         self.num_tokens = spec.num_hops + 1
         self.norm = nn.LayerNorm(spec.hidden_size)

@@ -12,22 +12,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from planner.profiles import ProbeRequest, UnitSample, UnitSize
 from workers.data.graph import GraphDataset
-from workers.data.graph_encodings.distances import distance_buckets
-from workers.models.graph_batch import GraphBatch
+from workers.data.partition import NodeCut
+from workers.megagraph.encoded_rows import RowEncoder
+from workers.model_specs import CustomSpec, ModelSpec
 from workers.models.registry import build_model
 from workers.models.units import GraphTransformer, kind_of
 from workers.ops.heads import AllHeads, Heads
-from workers.ops.row_layout import RowLayout, even_cut
+from workers.ops.row_layout import RowLayout
+from workers.probe.made_up_rows import MadeUpRows
 from workers.probe.memory import count_saved_bytes, measure_peak_bytes
 from workers.probe.ranks import Ranks, time_once_s
 from workers.probe.toy_graph import ring_graph
-from workers.spec import GraphormerSpec, TrainSpec
+from workers.spec import SampledGNNSpec, TrainSpec
+from workers.training.model_fit import resolve_model
 from workers.training.optimizer import build_optimizer, weight_matrices
 
 # Runs of a size that are not timed: one for the peak, which also warms up, and half of one (forward) for saved bytes.
@@ -43,7 +47,8 @@ def measure_units(
     Sizes come in ascending order, and each tells what the next can take at most: what does not fit into the budget is
     repeated less often, then shrunk, so that the largest size is as near to what plans need as time allows.
     """
-    bench = _Bench(spec, num_features=dataset.num_features, num_classes=dataset.num_classes, ranks=ranks)
+    resolved = spec.model_copy(update={"model": resolve_model(spec.model, dataset)})
+    bench = _Bench(resolved, dataset=dataset, ranks=ranks)
     samples: list[UnitSample] = []
     for num_threads in request.threads:
         torch.set_num_threads(num_threads)
@@ -54,15 +59,23 @@ def measure_units(
 
 def rehearse_units(spec: TrainSpec, *, ranks: Ranks) -> None:
     """A toy model of the same family, once forward, backward and updated: everything that training uses, used once."""
-    hidden_size = 4 * spec.model.num_heads
-    toy = spec.model_copy(update={"model": spec.model.model_copy(update={"hidden_size": hidden_size, "num_layers": 1})})
     graph = ring_graph()
-    distance_buckets(graph, rows=range(_REHEARSED_SIZE.num_rows), max_distance=spec.model.max_distance)
-    bench = _Bench(toy, num_features=graph.features.num_features, num_classes=2, ranks=ranks)
+    needs, nodes = spec.model.needs, np.arange(graph.num_nodes)
+    dataset = GraphDataset("ring", (graph,), num_features=graph.features.num_features, num_classes=2, fingerprint="")
+    encoder = RowEncoder(dataset, needs=needs, dtype=torch.float32, device=ranks.device)
+    encoder.encode(0, cut=NodeCut(nodes, (len(nodes),)), shard=0, attending=nodes[: _REHEARSED_SIZE.num_rows])
+    bench = _Bench(spec.model_copy(update={"model": _toy(spec.model)}), dataset=dataset, ranks=ranks)
     bench.measure(_REHEARSED_SIZE, num_threads=torch.get_num_threads(), repeats=1)
     bench.measure_optimizer(num_threads=torch.get_num_threads(), repeats=1)
     if ranks.group is not None:
         ranks.group.allreduce([torch.ones(1024, device=ranks.device)]).wait()
+
+
+def _toy(model: ModelSpec) -> ModelSpec:
+    """A small model of the same family; a module of the user's own says itself how large it is."""
+    if isinstance(model, CustomSpec):
+        return model
+    return model.model_copy(update={"hidden_size": 4 * model.num_heads, "num_layers": 1})
 
 
 def _measure_sizes(request: ProbeRequest, *, bench: "_Bench", ranks: Ranks, num_threads: int) -> Iterator[UnitSample]:
@@ -137,12 +150,12 @@ class _Unit:
 class _Bench:
     """The real model with random inputs."""
 
-    def __init__(self, spec: TrainSpec, *, num_features: int, num_classes: int, ranks: Ranks) -> None:
-        assert isinstance(spec.model, GraphormerSpec), "measure_units takes graph transformers"
+    def __init__(self, spec: TrainSpec, *, dataset: GraphDataset, ranks: Ranks) -> None:
+        assert not isinstance(spec.model, SampledGNNSpec), "measure_units takes graph transformers"
         self._spec, self._training, self._ranks = spec.model, spec.training, ranks
-        self._num_features, self._num_classes = num_features, num_classes
+        self._made_up = MadeUpRows(self._spec.needs, dataset=dataset, dtype=spec.training.dtype, device=ranks.device)
         self._options = {"dtype": getattr(torch, spec.training.dtype), "device": ranks.device}
-        model = build_model(spec.model, num_features=num_features, num_classes=num_classes)
+        model = build_model(self._spec, num_features=dataset.num_features, num_classes=dataset.num_classes)
         assert isinstance(model, GraphTransformer)
         self._model = model.to(**self._options).train()
 
@@ -180,7 +193,7 @@ class _Bench:
             num_graphs=size.num_graphs,
             num_shards=size.num_shards,
             num_rows=size.num_rows,
-            num_columns=size.num_columns if unit.kind == "block" else 0,
+            num_columns=size.num_columns if unit.kind == "block" and self._spec.needs.max_distance is not None else 0,
             num_threads=num_threads,
             forward_s=forward_s,
             backward_s=backward_s,
@@ -197,9 +210,9 @@ class _Bench:
 
     def _units(self, size: UnitSize) -> Iterator[_Unit]:
         """The first unit of every kind, one after the other, so that only one of them holds its inputs."""
-        batch = self._batch(size)
-        held = (batch.x, batch.degree, batch.node_ids, *batch.buckets)
-        hidden = torch.randn(len(batch.x), self._spec.hidden_size, requires_grad=True, **self._options)
+        batch = self._made_up.batch(size)
+        held = self._made_up.tensors(batch)
+        hidden = torch.randn(len(batch.x), self._spec.row_width, requires_grad=True, **self._options)
         met: set[str] = set()
         for name, module in self._model.units().items():
             if kind_of(name) in met:
@@ -211,25 +224,9 @@ class _Bench:
                     part.exchange = StandInExchange(self._made_up_shards(batch.layout))
             forward = partial(module, h, batch=batch)
             if name == "head":
-                y = torch.randint(self._num_classes, (len(batch.x),), device=self._ranks.device)
-                yield _Unit("head", partial(_loss, forward, y), owned=(*held, y))
+                yield _Unit("head", partial(_loss, forward), owned=held)
             else:
                 yield _Unit(kind_of(name), forward, owned=held)
-
-    def _batch(self, size: UnitSize) -> GraphBatch:
-        device = self._ranks.device
-        rows = size.num_graphs * size.num_rows
-        shape = (size.num_rows, size.num_columns)
-        num_buckets = self._spec.max_distance + 2
-        return GraphBatch(
-            x=torch.rand(rows, self._num_features, **self._options),
-            degree=torch.randint(8, (rows,), device=device),
-            node_ids=torch.arange(rows, device=device),
-            buckets=tuple(
-                torch.randint(num_buckets, shape, dtype=torch.uint8, device=device) for _ in range(size.num_graphs)
-            ),
-            layout=RowLayout(sizes=tuple((part,) * size.num_graphs for part in shard_sizes(size))),
-        )
 
     def _made_up_shards(self, layout: RowLayout) -> list[Tensor]:
         head_size = self._spec.hidden_size // self._spec.num_heads
@@ -237,15 +234,10 @@ class _Bench:
         return [torch.randn(layout.num_rows(shard), *shape, **self._options) for shard in range(layout.num_shards)]
 
 
-def shard_sizes(size: UnitSize) -> tuple[int, ...]:
-    """Rows of every shard of a graph: those here, and what is left of it cut evenly over the others."""
-    if size.num_shards == 1:
-        return (size.num_rows,)
-    return (size.num_rows, *even_cut(size.num_columns - size.num_rows, size.num_shards - 1))
-
-
-def _loss(head: Callable[[], Tensor], y: Tensor) -> Tensor:
-    return cross_entropy(head(), y)
+def _loss(head: Callable[[], Tensor]) -> Tensor:
+    """Of whatever is predicted, rows or graphs; as dear as any loss of a data set."""
+    outputs = head()
+    return cross_entropy(outputs, outputs.detach().argmax(dim=1))
 
 
 def _run_back(output: Tensor) -> None:

@@ -1,5 +1,6 @@
 """What a job looks like to the planner, and what its profile is valid for. No tensor library is imported here."""
 
+import json
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
@@ -9,10 +10,14 @@ from planner.cluster import ClusterSpec, list_hosts, room_per_rank
 from planner.profiles import JobShape, ProfileKey, SampledShape, TransformerShape
 from workers.data.graph import TRAIN, Graph, GraphDataset
 from workers.errors import DatasetInvalidError
+from workers.model_specs import Needs, TransformerSpec, mixes_of
 from workers.ops.native import kernel_form
-from workers.spec import GraphormerSpec, SampledGNNSpec, TrainSpec
+from workers.spec import SampledGNNSpec, TrainSpec
+from workers.training.model_fit import resolve_model
 from workers.training.objective import resolve_objective
 
+# How much is dropped decides no time; whether, the shape says.
+_NOT_COMPUTED = frozenset({"name", "dropout", "input_dropout"})
 _SOFTWARE = ("graphmill", "numba", "numpy", "torch", "torch-geometric")
 
 
@@ -20,12 +25,13 @@ def describe_job(spec: TrainSpec, dataset: GraphDataset) -> JobShape:
     """The shape of training ``spec`` on ``dataset``: sizes only.
 
     Raises ``DatasetInvalidError`` when a sampled GNN is to train on many graphs, ``ObjectiveInvalidError`` when loss or
-    metric do not fit the labels.
+    metric do not fit the labels, ``ModelInvalidError`` when the model does not fit the data.
     """
     resolve_objective(spec.training, dataset)
-    if isinstance(spec.model, GraphormerSpec):
-        return _describe_transformer(spec, spec.model, dataset)
-    return _describe_sampled(spec, spec.model, dataset)
+    model = resolve_model(spec.model, dataset)
+    if isinstance(model, SampledGNNSpec):
+        return _describe_sampled(spec, model, dataset)
+    return _describe_transformer(spec, model, dataset)
 
 
 def profile_key(
@@ -51,25 +57,43 @@ def profile_key(
     )
 
 
-def _describe_transformer(spec: TrainSpec, model: GraphormerSpec, dataset: GraphDataset) -> TransformerShape:
+def _describe_transformer(spec: TrainSpec, model: TransformerSpec, dataset: GraphDataset) -> TransformerShape:
     sizes = tuple(graph.num_nodes for graph in dataset.graphs if _is_trained(graph))
+    needs, fields = model.needs, model.model_dump(mode="json")
+    distance, hops = needs.max_distance or 0, needs.num_hops
+    is_dense = needs.max_distance is not None
     return TransformerShape(
         model=model.name,
         units=model.units,
-        num_layers=model.num_layers,
+        num_layers=fields.get("num_layers", len(model.blocks)),  # a module of the user's own need not tell
         hidden_size=model.hidden_size,
-        num_heads=model.num_heads,
+        num_heads=fields.get("num_heads", 1),
         num_features=dataset.num_features,
         num_classes=dataset.num_classes,
-        num_buckets=model.max_distance + 2,
-        ffn_ratio=model.ffn_ratio,
+        num_buckets=distance + 2 if is_dense else 0,
+        ffn_ratio=fields.get("ffn_ratio", 0.0),
+        mixes=mixes_of(needs, has_sums=model.has_sums),
+        num_tokens=model.num_tokens,
+        extra_columns=needs.laplacian_size
+        + needs.walk_length
+        + (0 if hops is None else (hops + 1) * dataset.num_features),
+        pair_bytes=is_dense + needs.edge_paths * distance,
+        num_edges=_num_edges(needs, dataset),
+        options=tuple((name, json.dumps(value)) for name, value in fields.items() if name not in _NOT_COMPUTED),
         graph_sizes=sizes,
         other_graph_sizes=tuple(graph.num_nodes for graph in dataset.graphs if not _is_trained(graph)),
         graphs_per_step=min(spec.training.batch_size, len(sizes)),
-        uses_dropout=model.dropout > 0,
-        uses_input_dropout=model.input_dropout > 0,
+        uses_dropout=fields.get("dropout", 0) > 0,
+        uses_input_dropout=fields.get("input_dropout", 0) > 0,
         dtype=spec.training.dtype,
     )
+
+
+def _num_edges(needs: Needs, dataset: GraphDataset) -> int:
+    """Edges that message passing and sparse attention run along, those of expanders and global nodes included."""
+    per_node = needs.expander_degree + needs.num_global
+    both = 2 if needs.edges and per_node else 1  # kept with the others, and by themselves
+    return (needs.edges * both) * dataset.num_edges + per_node * dataset.num_nodes
 
 
 def _describe_sampled(spec: TrainSpec, model: SampledGNNSpec, dataset: GraphDataset) -> SampledShape:

@@ -7,6 +7,7 @@ from workers.data.graph import GraphDataset
 from workers.errors import CheckpointInvalidError, ExportMismatchError
 from workers.spec import TrainSpec
 from workers.training.folder import Folder
+from workers.training.model_fit import resolve_model
 
 FORMAT = 1
 
@@ -30,10 +31,11 @@ def no_export(folder: Folder) -> CheckpointInvalidError:
 def check_fits(folder: Folder, *, spec: TrainSpec, dataset: GraphDataset) -> None:
     """Hold the export in ``folder`` against what it is to be used on. Raises ``ExportMismatchError``."""
     config = read_config(folder)
-    if config["model"] != spec.model.model_dump(mode="json"):
+    asked = resolve_model(spec.model, dataset).model_dump(mode="json")
+    if config["model"] != asked:
         raise ExportMismatchError(
             f"job {spec.from_job} trained the model {config['model']}; the spec asks for"
-            f" {spec.model.model_dump(mode='json')}: repeat the model of that job"
+            f" {asked}: repeat the model of that job"
         )
     for what, wanted, found in (
         ("features", config["num_features"], dataset.num_features),

@@ -11,7 +11,7 @@ from tests.distributed.odd_graphs import odd_set, one_graph
 from workers.comm.axis import Axis
 from workers.data.graph import GraphDataset, Task
 from workers.data.graph_encodings.distances import distance_buckets
-from workers.megagraph import batches as module
+from workers.megagraph import encoded_rows as module
 from workers.megagraph.batches import LabelledBatch, ShardedBatches
 from workers.megagraph.training_step import masked_loss
 from workers.model_specs import Needs

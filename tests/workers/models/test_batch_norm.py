@@ -2,6 +2,7 @@
 
 import torch
 
+from workers.megagraph.recompute import apply_recompute
 from workers.models.batch_norm import CountedBatchNorm
 
 
@@ -27,3 +28,14 @@ def test_a_pass_that_only_repeats_leaves_running_statistics_alone() -> None:
     norm.learns = False
     norm(torch.randn(4, 2))
     assert not norm.running_mean.any()
+
+
+def test_a_forward_pass_that_is_repeated_for_backward_teaches_nothing() -> None:
+    x = torch.randn(6, 3)
+    norms = [CountedBatchNorm(3) for _ in range(2)]
+    apply_recompute(norms[1:])
+    for norm in norms:
+        norm(x.clone().requires_grad_()).square().sum().backward()
+    torch.testing.assert_close(norms[0].running_mean, norms[1].running_mean, rtol=0, atol=0)
+    torch.testing.assert_close(norms[0].running_var, norms[1].running_var, rtol=0, atol=0)
+    assert norms[1].learns

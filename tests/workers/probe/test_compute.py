@@ -8,8 +8,9 @@ from tests.planner.made_up import cluster
 from tests.workers.probe.test_describe import dataset_of, transformer_spec
 from workers.ops.biased_attention import LocalExchange, biased_attention
 from workers.ops.row_layout import RowLayout, whole
-from workers.probe.compute import StandInExchange, fit_size, growth, measure_units, shard_sizes
+from workers.probe.compute import StandInExchange, fit_size, growth, measure_units
 from workers.probe.describe import describe_job, profile_key
+from workers.probe.made_up_rows import shard_sizes
 from workers.probe.ranks import Ranks
 from workers.probe.toy_graph import ring_graph
 

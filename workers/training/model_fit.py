@@ -1,0 +1,37 @@
+"""Holds a model's spec against its data set, and fills in what follows from the data: how graphs are pooled.
+
+spec.model + data set ─▶ resolve_model ─▶ the spec that is built, trained and exported. No tensor library in here.
+"""
+
+from workers.data.graph import GraphDataset
+from workers.errors import ModelInvalidError
+from workers.model_specs import CustomSpec, ModelSpec, SampledGNNSpec
+
+
+def resolve_model(model: ModelSpec, dataset: GraphDataset) -> ModelSpec:
+    """``model`` with its pooling: as it says, else none for nodes and the mean for graphs.
+
+    Raises ``ModelInvalidError`` where it does not fit what is predicted, or edge types that ``dataset`` has not.
+    """
+    if isinstance(model, SampledGNNSpec):
+        return model
+    _check_edge_types(model.needs.edge_types, dataset)
+    if model.pooling is None:
+        return model.model_copy(update={"pooling": "none" if dataset.level == "node" else "mean"})
+    if (model.pooling == "none") != (dataset.level == "node") and not isinstance(model, CustomSpec):
+        wanted = "none" if dataset.level == "node" else "mean or sum"
+        raise ModelInvalidError(
+            f"model.pooling {model.pooling!r} does not fit {dataset.name}, where each {dataset.level} is predicted:"
+            f" choose {wanted}, or leave it out"
+        )
+    return model
+
+
+def _check_edge_types(asked: int, dataset: GraphDataset) -> None:
+    """Edges without types count as one kind."""
+    found = max(1, dataset.num_edge_types)
+    if asked and (asked < found or (dataset.num_edge_types == 0 and asked > 1)):
+        raise ModelInvalidError(
+            f"model.edge_types {asked} does not fit {dataset.name}, which has {dataset.num_edge_types} kinds of edges:"
+            f" choose {f'{found} or more' if dataset.num_edge_types else '0'}"
+        )
