@@ -18,7 +18,8 @@ from service.settings import Settings
 from service.spec import JobSpec, JobState, LimitsSpec, ResourcesSpec
 from service.states import LEGAL_MOVES
 from service.validation import parse_spec
-from workers.spec import NAMED_DATASETS, DatasetSpec, GraphormerSpec, SampledGNNSpec, ScheduleSpec, TrainingSpec
+from workers.model_specs import Needs
+from workers.spec import NAMED_DATASETS, SPEC_OF_MODEL, DatasetSpec, ScheduleSpec, TrainingSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -34,7 +35,7 @@ def fields(*models: type[BaseModel]) -> list[str]:
 
 @pytest.mark.parametrize(
     "field",
-    fields(JobSpec, ResourcesSpec, LimitsSpec, DatasetSpec, GraphormerSpec, SampledGNNSpec, TrainingSpec, ScheduleSpec),
+    fields(JobSpec, ResourcesSpec, LimitsSpec, DatasetSpec, *SPEC_OF_MODEL.values(), Needs, TrainingSpec, ScheduleSpec),
 )
 def test_every_field_of_a_spec_is_documented(field: str) -> None:
     assert f"`{field}`" in page("docs/spec.md")
