@@ -3,12 +3,22 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 
+from planner.plan import Partition
 from tests.distributed.claims import check_float64
-from tests.distributed.equality import Case, Width
+from tests.distributed.equality import Case, Width, run_parallel
 from tests.distributed.odd_graphs import odd_set, one_graph
 from tests.kit.gloo_pool import GlooPool
-from workers.model_specs import ExphormerSpec, GraphGPSSpec, GTSpec, NAGphormerSpec, SGFormerSpec, TransformerSpec
+from workers.model_specs import (
+    ExphormerSpec,
+    GraphGPSSpec,
+    GraphormerSpec,
+    GTSpec,
+    NAGphormerSpec,
+    SGFormerSpec,
+    TransformerSpec,
+)
 
 SIZES = {"hidden_size": 8, "dropout": 0.3, "input_dropout": 0.2}
 FITTING: list[tuple[TransformerSpec, str]] = [
@@ -48,3 +58,18 @@ def test_statistics_are_learned_once_where_blocks_are_recomputed_on_replicas(poo
 def test_rows_of_many_tokens_move_between_stages(pool: GlooPool) -> None:
     stages = (Width(units=2), Width(units=2, cp=2, exchange="reduce"))
     check_float64(pool, Case(odd_set(), stages=stages, num_micro_batches=2, spec=NAGphormerSpec(**SIZES)))
+
+
+@pytest.mark.parametrize("spec", [ExphormerSpec(**SIZES, walk_length=2), NAGphormerSpec(**SIZES)])
+def test_all_that_is_known_of_rows_follows_the_cut(pool: GlooPool, spec: TransformerSpec) -> None:
+    partition = Partition(order="random")
+    check_float64(pool, Case(one_graph(), cp=2, exchange="halo", partition=partition, spec=spec))
+
+
+def test_edge_paths_follow_the_cut(pool: GlooPool) -> None:
+    spec = GraphormerSpec(**SIZES, edge_types=1)
+    whole, *_ = pool.run(run_parallel, Case(one_graph(), spec=spec), world_size=1)
+    cut = pool.run(run_parallel, Case(one_graph(), cp=2, partition=Partition(order="random"), spec=spec), world_size=2)
+    assert cut[0].losses == pytest.approx(whole.losses, rel=1e-10)
+    for name, exact in whole.gradients.items():
+        torch.testing.assert_close(cut[0].gradients[name], exact, rtol=1e-8, atol=1e-10)

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.cost.step_time import estimate_costs
 from planner.errors import NoPlanFitsError
+from planner.fitting import fit_profile
 from planner.schedule import check_actions
 from planner.space import Candidate, build_plan, list_candidates
-from tests.planner.made_up import transformer_shape
+from tests.planner.made_up import transformer_profile, transformer_shape
 
 
 def degrees(space) -> set[tuple[int, int]]:
@@ -90,3 +92,23 @@ def test_the_plan_of_a_candidate_is_complete(dp, cp):
     assert plan.recompute == ("block.0", "block.1")
     assert plan.num_micro_batches == 3
     assert plan.num_threads == 2
+
+
+@pytest.mark.parametrize("mixes", [("edges",), ("dense", "edges"), ("edges", "sums"), ("dense", "sums")])
+def test_graphs_stay_whole_where_the_exchange_of_a_model_has_no_price(mixes):
+    shape = transformer_shape(graph_sizes=(60,) * 100, graphs_per_step=16, mixes=mixes)
+    space = list_candidates(shape, num_ranks=4, thread_counts=(1,))
+    assert degrees(space) == {(4, 1)}
+    assert any("graph stays whole" in reason and "cannot price" in reason for reason in space.reasons)
+    with pytest.raises(NoPlanFitsError, match="ask for num_workers 1, or set min_workers 1"):
+        list_candidates(transformer_shape(graph_sizes=(60,), mixes=mixes), num_ranks=2, thread_counts=(1,))
+
+
+def test_rows_that_never_meet_are_shared_out_and_send_nothing():
+    shape = transformer_shape(graph_sizes=(1000,), mixes=())
+    (chosen, *_) = list_candidates(shape, num_ranks=4, thread_counts=(1,)).candidates
+    plan = build_plan(chosen, shape=shape)
+    assert (plan.stages[0].cp_degree, plan.stages[0].exchange) == (4, "reduce")
+    profile = transformer_profile(shape, num_ranks=4)
+    terms = estimate_costs(plan, shape=shape, fitted=fit_profile(profile)).stages[0].forward
+    assert not any(name.startswith("ring") for name in terms)

@@ -13,6 +13,7 @@ from tests.planner.made_up import cluster
 from workers.data.features import DenseFeatures
 from workers.data.graph import NO_SPLIT, TEST, TRAIN, Graph, GraphDataset
 from workers.errors import DatasetInvalidError
+from workers.model_specs import ExphormerSpec, GraphGPSSpec, GTSpec, NAGphormerSpec, SGFormerSpec
 from workers.probe import describe
 from workers.probe.describe import describe_job, graph_bytes, profile_key
 from workers.probe.toy_graph import ring_graph
@@ -176,3 +177,40 @@ def test_describing_a_job_imports_no_tensor_library():
     code = "import sys, workers.probe.describe; print(sorted({'torch', 'ray', 'numba'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        (GTSpec(), {"laplacian_size": 4}),
+        (GTSpec(), {"norm": "layer"}),
+        (GraphGPSSpec(), {"message_passing": "gine"}),
+        (ExphormerSpec(), {"expander_degree": 6}),
+        (ExphormerSpec(), {"num_global": 2}),
+        (SGFormerSpec(), {"num_layers": 3}),
+        (NAGphormerSpec(), {"num_hops": 2}),
+    ],
+)
+def test_every_number_of_a_model_is_part_of_the_key(model, changes):
+    dataset = dataset_of(ring_graph())
+    specs = (
+        transformer_spec().model_copy(update={"model": spec}) for spec in (model, model.model_copy(update=changes))
+    )
+    keys = {profile_key(describe_job(spec, dataset), cluster=cluster(), num_ranks=2).fingerprint for spec in specs}
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "mixes"),
+    [
+        (GraphormerSpec(), ("dense",)),
+        (GTSpec(), ("edges",)),
+        (GraphGPSSpec(), ("dense", "edges")),
+        (ExphormerSpec(), ("edges", "sums")),
+        (SGFormerSpec(), ("edges", "sums")),
+        (NAGphormerSpec(), ()),
+    ],
+)
+def test_a_shape_says_how_rows_meet(model, mixes):
+    shape = describe_job(transformer_spec().model_copy(update={"model": model}), dataset_of(ring_graph()))
+    assert (shape.mixes, shape.row_width) == (mixes, model.row_width)
