@@ -76,6 +76,7 @@ class Case:
     schedule: str = "1f1b"
     num_micro_batches: int = 1
     recompute: tuple[str, ...] = ()
+    bias: str = "rebuild"
     sharded: tuple[str, ...] = ()
     shard_degree: int | None = None
     clip_norm: float | None = None
@@ -144,6 +145,7 @@ def plan_of(case: Case) -> MegaGraphPlan:
         num_micro_batches=case.num_micro_batches,
         actions=actions_by_rank(stages, actions),
         recompute=case.recompute,
+        bias=case.bias,
         sharded=case.sharded,
         shard_degree=case.shard_degree,
         partition=case.partition,

@@ -30,6 +30,7 @@ from workers.megagraph.pipeline_parallel import GradientSums, drop_other_units, 
 from workers.megagraph.recompute import apply_recompute
 from workers.megagraph.sharding import apply_sharding, find_shared, open_shard_meshes
 from workers.megagraph.split_backward import WeightLedger, apply_split_backward
+from workers.models.attention import keep_bias
 from workers.models.units import GraphTransformer
 
 
@@ -82,6 +83,8 @@ def parallelize(
             apply_context_parallel(unit, stage=plan.stages[index], mesh=mesh)
         if index in split:
             apply_split_backward(own.values(), ledger=ledger)
+        for unit in own.values():
+            keep_bias(unit, keep=plan.bias == "per_stage")
         apply_recompute(unit for name, unit in own.items() if name in plan.recompute)
         if index in shard_meshes:
             sharded = [unit for name, unit in own.items() if name in plan.sharded]
@@ -108,12 +111,22 @@ def check_runnable(plan: MegaGraphPlan, *, units: tuple[str, ...]) -> None:
         raise PlanInvalidError(f"the stages must hold the model's units {units} in order; found {placed}")
     if empty := [index for index, stage in enumerate(plan.stages) if not stage.units]:
         raise PlanInvalidError(f"a stage needs at least one unit; stages {empty} have none")
-    if plan.bias != "rebuild":
-        raise PlanInvalidError(f"this runtime rebuilds the bias in every tile; found bias {plan.bias!r}")
+    if plan.bias == "per_stage":
+        _check_kept_bias(plan, units=units)
     for field, named in (("recompute", plan.recompute), ("sharded", plan.sharded)):
         if unknown := sorted(set(named) - set(units)):
             raise PlanInvalidError(f"{field} names units that the model has not: {unknown}; it has {units}")
     check_actions(plan)
+
+
+def _check_kept_bias(plan: MegaGraphPlan, *, units: tuple[str, ...]) -> None:
+    """A bias that is built once has one backward: that of the stage's only pass."""
+    if "edge_path" not in units:
+        raise PlanInvalidError("bias 'per_stage' is for models with edge paths; all others rebuild it in each tile")
+    if again := [name for name in plan.recompute if name.startswith("block.")]:
+        raise PlanInvalidError(f"bias 'per_stage' is kept for backward, so blocks cannot be recomputed; found {again}")
+    if len({stage.ranks for stage in plan.stages}) < len(plan.stages):
+        raise PlanInvalidError("bias 'per_stage' takes stages with ranks of their own; here ranks serve several")
 
 
 def check_partition(plan: MegaGraphPlan, *, cuts: NodeCuts) -> None:

@@ -79,6 +79,13 @@ class EdgePath(nn.Module):
         return tuple(parts)
 
 
+def keep_bias(unit: nn.Module, *, keep: bool) -> None:
+    """Whether ``unit`` shares the bias of a micro-batch with the other blocks of its process, or builds its own."""
+    for module in unit.modules():
+        if isinstance(module, EdgePath):
+            module.keep = keep
+
+
 class Attention(nn.Module):
     """Multi-head self-attention with the shared bias. The key projection has no bias: softmax would cancel it."""
 

@@ -47,7 +47,7 @@ def test_only_the_named_units_recompute() -> None:
     ("change", "message"),
     [
         ({"sharded": ("block.7",)}, "sharded names units that the model has not"),
-        ({"bias": "per_stage"}, "rebuilds the bias"),
+        ({"bias": "per_stage"}, "for models with edge paths"),
         ({"recompute": ("block.7",)}, "block.7"),
         ({"actions": ((Action(0, "F", 0),),)}, "never runs B of micro-batch 0"),
     ],
