@@ -1,4 +1,4 @@
-"""Message-passing models of PyG, unchanged, and how to run them on sampled blocks without wasted rows.
+"""Message-passing models of PyG, and how to run them on sampled blocks without wasted rows.
 
 ``build_sampled_gnn`` gives PyG's own ``GraphSAGE`` or ``GCN``: a plain module that anyone can call on a whole graph.
 ``forward_blocks`` runs the same module on a sampled subgraph and computes only what the seeds need. In a subgraph
