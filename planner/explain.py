@@ -12,6 +12,8 @@ NOISY_STAGES = (
     " rough."
 )
 
+_LEAST_SHOWN_S = 0.00005  # less reads as 0.0000 s
+
 
 def explain_choice(choice: str, *, num_candidates: int, num_fitting: int) -> str:
     """Which candidate won, and among how many."""
@@ -183,6 +185,8 @@ def _describe_prediction(predicted: Prediction) -> list[str]:
     memory = format_bytes(high) if low == high else f"{format_bytes(low)} to {format_bytes(high)}"
     lines = [f"Predicted: {predicted.step_time_s:.4f} s per optimiser step, at most {memory} per rank."]
     for name, seconds in sorted(predicted.terms_s.items(), key=lambda item: -item[1]):
+        if seconds < _LEAST_SHOWN_S:
+            break
         share = 100 * seconds / predicted.step_time_s if predicted.step_time_s > 0 else 0.0
         lines.append(f"  {name.replace('_', ' ')}: {seconds:.4f} s ({share:.0f} %)")
     return lines

@@ -23,7 +23,9 @@ def test_a_transformer_plan_says_what_runs_why_and_what_lost():
     assert "1 replica of 2 ranks: 2 ranks share the nodes of a graph; keys and values go round a ring." in text
     assert all(reason in text for reason in plan.reasons)
     assert f"Predicted: {plan.predicted.step_time_s:.4f} s per optimiser step" in text
-    assert all(f"{term.replace('_', ' ')}: " in text for term in plan.predicted.terms_s)
+    told = {term for term, seconds in plan.predicted.terms_s.items() if f"  {term.replace('_', ' ')}: " in text}
+    assert told == {term for term, seconds in plan.predicted.terms_s.items() if f"{seconds:.4f}" != "0.0000"}
+    assert "0.0000" not in text
     assert all(entry.choice in text and entry.lacks in text for entry in plan.runners_up)
 
 
