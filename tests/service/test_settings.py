@@ -91,6 +91,13 @@ def test_all_faults_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "GRAPHMILL_MAX_STREAMS" in caught.value.message
 
 
+def test_what_follows_from_a_fault_is_not_called_one() -> None:
+    with pytest.raises(SettingsInvalidError) as caught:
+        load_settings(storage="nothing://bucket/folder")
+    assert "GRAPHMILL_STORAGE" in caught.value.message
+    assert "GRAPHMILL_CACHE" not in caught.value.message
+
+
 def test_sqlite_does_not_serve_an_external_cluster() -> None:
     with pytest.raises(SettingsInvalidError, match="PostgreSQL"):
         check_serving(Settings(ray_dashboard="http://head:8265"))
