@@ -5,6 +5,7 @@ are looked at together, the root is told apart from its echoes, and equal ones a
 Ray's exceptions are recognised by their fields and class names: nothing here needs Ray.
 """
 
+import builtins
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,15 @@ _KILLED = "its process ended without a word: it was killed (SIGKILL, by a person
 
 # Most telling first: the first kind found among the ranks is the root.
 _ROOTS = ("out_of_memory", "worker_died", "training_crashed", "worker_unresponsive", "peer_lost")
+# What wrong code raises on every attempt. Devices, files and peers fail with RuntimeError and OSError instead.
+_FAULTS_OF_CODE = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError),
+    *(TypeError, ValueError),
+)
+# A stage hands on only the name of what it met.
+_NAMES_OF_FAULTS = {
+    name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, _FAULTS_OF_CODE)
+}
 _DIED = {"ActorDiedError", "RayActorError", "ActorUnavailableError", "WorkerCrashedError", "NodeDiedError"}
 _CONTROLLER_CODES = {
     "InsufficientClusterResourcesError": "insufficient_resources",
@@ -62,7 +72,11 @@ class RankPlace:
 
 @dataclass(frozen=True)
 class RankFailures:
-    """All failures of one attempt. ``is_final``: the same code on the same data would fail again."""
+    """All failures of one attempt. ``is_final``: the root is a fault of the job itself, not of a process or a machine.
+
+    Such are errors of our own tree and those that Python raises for wrong code (``_FAULTS_OF_CODE``): the same code on
+    the same data would fail again, so no restart helps.
+    """
 
     reason: Reason
     is_final: bool
@@ -73,6 +87,7 @@ class _Failure:
     code: str
     text: str
     is_typed: bool = False
+    is_of_code: bool = False
 
 
 def explain(error: BaseException) -> Reason:
@@ -104,7 +119,9 @@ def explain_ranks(
     typed = next((failure for failure in failures.values() if failure.is_typed), None)
     code = typed.code if typed else min((failure.code for failure in failures.values()), key=_ROOTS.index)
     text = "; ".join(_sentences(failures, root=code, places=places or {}))
-    return RankFailures(reason=Reason(code=code, text=text), is_final=typed is not None)
+    roots = [failure for failure in failures.values() if failure.code == code]
+    is_final = any(failure.is_typed or failure.is_of_code for failure in roots)
+    return RankFailures(reason=Reason(code=code, text=text), is_final=is_final)
 
 
 def has_only_echoes(errors: Mapping[int, BaseException]) -> bool:
@@ -123,7 +140,8 @@ def _classify(error: BaseException) -> _Failure:
     cause = _innermost(error)
     name, text = type(cause).__name__, str(cause)
     if isinstance(cause, StageFailedError):
-        return _Failure(code="peer_lost" if _ECHO.search(text) else "training_crashed", text=_one_line(text))
+        code = "peer_lost" if _ECHO.search(text) else "training_crashed"
+        return _Failure(code=code, text=_one_line(text), is_of_code=cause.details.get("error") in _NAMES_OF_FAULTS)
     if isinstance(cause, GraphmillError):
         return _Failure(code=cause.code, text=cause.message, is_typed=True)
     if isinstance(cause, MemoryError) or name == "OutOfMemoryError":
@@ -133,7 +151,11 @@ def _classify(error: BaseException) -> _Failure:
     if name == "WorkerHealthCheckTimeoutError":
         return _Failure(code="worker_unresponsive", text=_one_line(text))
     is_echo = isinstance(cause, RuntimeError | OSError) and _ECHO.search(text)
-    return _Failure(code="peer_lost" if is_echo else "training_crashed", text=_one_line(f"{name}: {text}"))
+    return _Failure(
+        code="peer_lost" if is_echo else "training_crashed",
+        text=_one_line(f"{name}: {text}"),
+        is_of_code=isinstance(cause, _FAULTS_OF_CODE),
+    )
 
 
 def _innermost(error: BaseException) -> BaseException:

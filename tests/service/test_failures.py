@@ -3,6 +3,8 @@
 import pickle
 from typing import Any
 
+import pytest
+
 from planner.errors import NoPlanFitsError
 from service.failures import RankPlace, RunFailedError, explain, explain_ranks, has_only_echoes
 from workers.errors import StageFailedError, TrainingDivergedError
@@ -114,6 +116,24 @@ def test_an_error_of_ours_on_a_rank_is_final() -> None:
     assert found.is_final
     assert found.reason.code == "training_diverged"
     assert found.reason.text.startswith("rank 0 failed: loss is NaN in step 3; rank 1 lost a peer")
+
+
+@pytest.mark.parametrize("error", [IndexError("9 of 4"), TypeError("no"), ValueError("bad"), ModuleNotFoundError("x")])
+def test_a_fault_of_the_code_is_final(error: Exception) -> None:
+    found = explain_ranks({0: WrappedError(error), 1: WrappedError(ECHO)})
+    assert (found.reason.code, found.is_final) == ("training_crashed", True)
+    stage = StageFailedError("stage 'sample' failed", stage="sample", error=type(error).__name__)
+    assert explain_ranks({0: WrappedError(stage)}).is_final
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA error"), OSError("disk"), StageFailedError("s", error="OSError")])
+def test_a_fault_of_the_machine_may_be_tried_again(error: Exception) -> None:
+    found = explain_ranks({0: WrappedError(error)})
+    assert (found.reason.code, found.is_final) == ("training_crashed", False)
+
+
+def test_a_fault_that_follows_from_a_death_may_be_tried_again() -> None:
+    assert not explain_ranks({0: WrappedError(KeyError("step")), 1: ActorDiedError(KILLED)}).is_final
 
 
 def test_a_stage_that_lost_its_peer_may_be_tried_again() -> None:

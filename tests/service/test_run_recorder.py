@@ -58,32 +58,32 @@ def test_progress_adds_up_throughput_and_keeps_the_last_accuracy(store: JobStore
 def test_a_failed_rank_means_restarting_with_a_reason(store: JobStore, job_id: str) -> None:
     recording = recorder(store, job_id)
     recording.reported(reports(1))
-    recording.failed({1: ValueError("bad")})
+    recording.failed({1: RuntimeError("bad")})
     job = store.get_job(job_id)
     assert (job.state, job.restarts) == (JobState.RESTARTING, 1)
     assert job.reason is not None
-    assert job.reason.text == "rank 1 (pid 101 on 10.0.0.2) failed: ValueError: bad"
+    assert job.reason.text == "rank 1 (pid 101 on 10.0.0.2) failed: RuntimeError: bad"
 
 
 def test_the_next_report_after_a_restart_means_running_again(store: JobStore, job_id: str) -> None:
     recording = recorder(store, job_id)
     recording.reported(reports(1))
-    recording.failed({1: ValueError("bad")})
+    recording.failed({1: RuntimeError("bad")})
     recording.reported(reports(1))
     assert store.get_job(job_id).state is JobState.RUNNING
     assert len(store.metrics(job_id, names=("loss",), ranks=(0,)).points) == 1
 
 
 def test_ranks_that_fail_before_their_first_report_did_run(store: JobStore, job_id: str) -> None:
-    recorder(store, job_id).failed({0: ValueError("bad")})
+    recorder(store, job_id).failed({0: RuntimeError("bad")})
     assert [move.target for move in store.transitions(job_id)][-2:] == [JobState.RUNNING, JobState.RESTARTING]
 
 
 def test_a_failure_beyond_the_last_restart_ends_the_run(store: JobStore, job_id: str) -> None:
     recording = recorder(store, job_id)
-    recording.failed({0: ValueError("bad")})
+    recording.failed({0: RuntimeError("bad")})
     with pytest.raises(RunFailedError, match=r"restarted 1 of at most 1 times") as caught:
-        recording.failed({0: ValueError("bad")})
+        recording.failed({0: RuntimeError("bad")})
     assert caught.value.code == "training_crashed"
     assert store.get_job(job_id).restarts == 1
 
@@ -92,6 +92,13 @@ def test_an_error_that_would_come_again_is_not_restarted(store: JobStore, job_id
     with pytest.raises(RunFailedError) as caught:
         recorder(store, job_id).failed({0: TrainingDivergedError("loss is NaN in step 3")})
     assert caught.value.code == "training_diverged"
+    assert store.get_job(job_id).restarts == 0
+
+
+def test_a_fault_of_the_code_is_not_restarted(store: JobStore, job_id: str) -> None:
+    with pytest.raises(RunFailedError, match=r"rank 0 failed: IndexError: 9 of 4$") as caught:
+        recorder(store, job_id).failed({0: IndexError("9 of 4")})
+    assert caught.value.code == "training_crashed"
     assert store.get_job(job_id).restarts == 0
 
 
@@ -104,7 +111,7 @@ def test_the_cluster_is_asked_who_died_only_if_nobody_among_the_failed_did(store
 
     recording = recorder(store, job_id, max_restarts=2, find_deaths=find_deaths)
     recording.reported(reports(1))
-    recording.failed({1: ValueError("bad")})
+    recording.failed({1: RuntimeError("bad")})
     assert asked == []
     recording.failed({1: RuntimeError("Connection closed by peer")})
     assert asked == [[0, 1]]
@@ -131,8 +138,8 @@ def test_a_restart_that_a_database_could_not_take_is_written_with_the_next_repor
     recording.reported(reports(1))
     with monkeypatch.context() as broken:
         broken.setattr(store, "restart", _away)
-        recording.failed({1: ValueError("first")})
-        recording.failed({1: ValueError("second")})
+        recording.failed({1: RuntimeError("first")})
+        recording.failed({1: RuntimeError("second")})
     recording.reported(reports(1))
     history = [(move.target, move.reason.text[-5:] if move.reason else "") for move in store.transitions(job_id)]
     assert history[-5:] == [
@@ -148,7 +155,7 @@ def test_a_restart_is_moved_and_counted_together_or_not_at_all(
     recording.reported(reports(1))
     with monkeypatch.context() as broken:
         broken.setattr(moves, "append_event", _away)  # the last that a move writes
-        recording.failed({1: ValueError("bad")})
+        recording.failed({1: RuntimeError("bad")})
     assert (store.get_job(job_id).state, store.get_job(job_id).restarts) == (JobState.RUNNING, 0)
     recording.reported(reports(1))
     assert [move.target for move in store.transitions(job_id)][-2:] == [JobState.RESTARTING, JobState.RUNNING]
@@ -191,7 +198,7 @@ def test_a_report_after_the_job_was_cancelled_changes_nothing(store: JobStore, j
     store.move(job_id, JobState.CANCELLED)
     recording = recorder(store, job_id)
     recording.reported(reports(1))
-    recording.failed({0: ValueError("bad")})
+    recording.failed({0: RuntimeError("bad")})
     assert store.get_job(job_id).state is JobState.CANCELLED
 
 
