@@ -96,8 +96,8 @@ class RunRecorder:
         except BaseException:
             self._kept = points + self._kept
             raise
+        self._move_to_running()  # first: who follows the job hears that it runs before he hears how far it is
         self._store.set_progress(self._job_id, self._progress)
-        self._move_to_running()
 
     def _move_to_running(self) -> None:
         state = self._store.get_job(self._job_id).state

@@ -102,6 +102,20 @@ def test_a_fault_of_the_code_is_not_restarted(store: JobStore, job_id: str) -> N
     assert store.get_job(job_id).restarts == 0
 
 
+def test_a_job_is_said_to_run_before_its_progress_is_told(
+    store: JobStore, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, tell = [], store.set_progress
+
+    def tell_and_look(*arguments: Any) -> None:
+        states.append(store.get_job(job_id).state)
+        tell(*arguments)
+
+    monkeypatch.setattr(store, "set_progress", tell_and_look)
+    recorder(store, job_id).reported(reports(1))
+    assert states == [JobState.RUNNING]
+
+
 def test_the_cluster_is_asked_who_died_only_if_nobody_among_the_failed_did(store: JobStore, job_id: str) -> None:
     asked = []
 
