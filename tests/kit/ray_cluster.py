@@ -27,6 +27,8 @@ from workers.versions import installed_version
 RAYS_OWN_ACTORS = frozenset({"TrainStateActor", "_AutoscalingCoordinatorActor"})
 # What torch, Python's multiprocessing and Ray name their segments; other programs of the machine have theirs.
 _OUR_SEGMENTS = ("torch_", "psm_", "sem.mp-", "plasma", "ray")
+# A dashboard answers within milliseconds; on a crowded machine it may wait for its turn.
+_ASK_S = 60.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -61,7 +63,7 @@ class LiveCluster:
         headers = {"Authorization": f"Bearer {self.info.token()}"}
         body = {"entrypoint": entrypoint, "submission_id": submission_id}
         url = f"{self.info.dashboard_url}/api/jobs/"
-        httpx.post(url, json=body, headers=headers, timeout=20, trust_env=False).raise_for_status()
+        httpx.post(url, json=body, headers=headers, timeout=_ASK_S, trust_env=False).raise_for_status()
 
     def wait(self, job_id: str, until: Callable[[JobRecord], bool], *, timeout_s: float = 240.0) -> JobRecord:
         """The job as soon as ``until`` holds; fails at once when it ended without that, and shows its log."""
@@ -92,7 +94,7 @@ class LiveCluster:
     def ask_as(self, authorization: str, path: str) -> httpx.Response:
         """The answer to somebody who shows this authorization."""
         headers = {"Authorization": authorization} if authorization else {}
-        return httpx.get(self.info.dashboard_url + path, headers=headers, timeout=10, trust_env=False)
+        return httpx.get(self.info.dashboard_url + path, headers=headers, timeout=_ASK_S, trust_env=False)
 
     def actors(self) -> list[dict[str, Any]]:
         """All actors that are not dead, but Ray's own."""
