@@ -8,6 +8,7 @@ from importlib import import_module
 from torch import nn
 
 from workers.model_specs import ModelSpec
+from workers.models.pyg_sources import remove_generated_sources
 
 # name -> what builds it, called (spec, num_features=, num_classes=)
 _BUILDERS = {
@@ -27,4 +28,6 @@ def build_model(spec: ModelSpec, *, num_features: int, num_classes: int) -> nn.M
     """A freshly initialised plain module for ``spec`` (drawn from torch's global generator)."""
     place, name = _BUILDERS[spec.name].split(":")
     build = getattr(import_module(place), name)
-    return build(spec, num_features=num_features, num_classes=num_classes)
+    model = build(spec, num_features=num_features, num_classes=num_classes)
+    remove_generated_sources()
+    return model
