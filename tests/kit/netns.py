@@ -1,14 +1,15 @@
 """Several machines on one: network namespaces on a bridge, each behind a link of a given rate.
 
 Every namespace has a real address of its own, reaches the others and the bridge, and can be cut off. Names are unique
-per call, and everything is removed at the end whatever happens. Needs root: ``needs_namespaces`` skips by name.
+per call, and everything is removed at the end whatever happens, also when the test is killed. Needs root:
+``needs_namespaces`` skips by name.
 """
 
 import os
 import secrets
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -49,21 +50,35 @@ def namespaces(count: int, *, rate: str = "1gbit") -> Iterator[list[Namespace]]:
     """``count`` namespaces that reach each other at ``rate`` (as ``tc`` spells it) in either direction."""
     tag = secrets.token_hex(3)
     bridge, subnet = f"gmb{tag}", _free_subnet()
-    made: list[Namespace] = []
-    try:
+    spaces = [
+        Namespace(name=f"gm{tag}-{place}", address=f"{subnet}.{place + 1}", link=f"gm{tag}v{place}")
+        for place in range(count)
+    ]
+    with _removed_at_the_end(spaces, bridge=bridge):
         _ip("link", "add", bridge, "type", "bridge")
         _ip("addr", "add", f"{subnet}.254/24", "dev", bridge)
         _ip("link", "set", bridge, "up")
-        for place in range(count):
-            space = Namespace(name=f"gm{tag}-{place}", address=f"{subnet}.{place + 1}", link=f"gm{tag}v{place}")
-            made.append(space)
+        for space in spaces:
             _plug_in(space, bridge=bridge, gateway=f"{subnet}.254", rate=rate)
-        yield made
+        yield spaces
+
+
+@contextmanager
+def _removed_at_the_end(spaces: Sequence[Namespace], *, bridge: str) -> Iterator[None]:
+    """A process of its own waits for the end of a pipe, which comes when we close it or die, and removes all."""
+    script = ["cat", *(f"ip netns del {space.name}; ip link del {space.link}" for space in spaces)]
+    remover = subprocess.Popen(
+        ["sh", "-c", "; ".join([*script, f"ip link del {bridge}"])],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert remover.stdin is not None
+    try:
+        yield
     finally:
-        for space in made:
-            _try_ip("netns", "del", space.name)
-            _try_ip("link", "del", space.link)
-        _try_ip("link", "del", bridge)
+        remover.stdin.close()
+        remover.wait(timeout=20)
 
 
 def _plug_in(space: Namespace, *, bridge: str, gateway: str, rate: str) -> None:
@@ -98,11 +113,6 @@ def _free_subnet() -> str:
 
 def _ip(*arguments: str) -> None:
     _run(["ip", *arguments])
-
-
-def _try_ip(*arguments: str) -> None:
-    with suppress(subprocess.SubprocessError):
-        _ip(*arguments)
 
 
 def _run(command: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from service.embedded import OBJECT_STORE_BYTES, node_environment
 from service.spec import JobState
 from tests.kit.ray_cluster import LiveCluster, live_cluster
+from tests.kit.unwinding import unwind_when_asked
 from tests.on_ray.jobs import sampled
 
 CPUS_PER_NODE = 8  # as the embedded head advertises on small machines
@@ -50,7 +51,8 @@ def second_node(cluster: LiveCluster, namespace: str) -> Iterator[None]:
 
 
 def main(home: str, namespace: str) -> None:
-    """Train on both nodes."""
+    """Train on both nodes. Whoever asks this program to end gets the cluster ended, too."""
+    unwind_when_asked()
     with live_cluster(Path(home)) as cluster, second_node(cluster, namespace):
         resources = {"num_workers": 2, "cpus_per_worker": MORE_THAN_HALF_A_NODE}
         job_id = cluster.submit(sampled(resources=resources))
