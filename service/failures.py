@@ -29,8 +29,14 @@ _KILLED = "its process ended without a word: it was killed (SIGKILL, by a person
 _ROOTS = ("out_of_memory", "worker_died", "training_crashed", "worker_unresponsive", "peer_lost")
 # What wrong code raises on every attempt. Devices, files and peers fail with RuntimeError and OSError instead.
 _FAULTS_OF_CODE = (
-    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError),
-    *(TypeError, ValueError),
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
 )
 # A stage hands on only the name of what it met.
 _NAMES_OF_FAULTS = {
