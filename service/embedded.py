@@ -56,8 +56,11 @@ _PORTS = {
     "node-manager-port": "scheduling",
     "ray-client-server-port": "none: the start hook drops this server, but Ray checks its default port before",
 }
+LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _NODE_ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
+    # No cluster of several machines: its node is 127.0.0.1, and no port of it listens elsewhere. The name is Ray's.
+    LOOPBACK_SWITCH: "0",
     # A dead node is noticed after 1.3 s instead of 14.7 s.
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "1000",

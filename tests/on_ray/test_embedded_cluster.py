@@ -1,7 +1,9 @@
 """Life of the embedded cluster as a whole: it is found again, and its end leaves nothing."""
 
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from service.embedded import attach, start_cluster, stop_cluster
@@ -40,3 +42,12 @@ def test_two_clusters_live_side_by_side_and_the_end_of_one_leaves_nothing(cluste
     assert shared_memory() <= segments
     assert cluster.info.head.is_alive()
     assert cluster.client.shape().nodes
+
+
+def test_no_port_of_the_cluster_can_be_reached_from_another_machine(cluster: LiveCluster) -> None:
+    listening = set()
+    for process in members_of(cluster.info.head, mark=cluster.info.mark):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            connections = process.net_connections("inet")
+            listening |= {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+    assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from service import embedded
 from service.embedded import OBJECT_STORE_BYTES, node_environment
 from service.spec import JobState
 from tests.kit.ray_cluster import LiveCluster, live_cluster
@@ -50,10 +53,18 @@ def second_node(cluster: LiveCluster, namespace: str) -> Iterator[None]:
         node.wait(timeout=30)
 
 
+@contextmanager
+def _reachable_head() -> Iterator[None]:
+    """An embedded cluster listens on the loopback interface; let this one have the address of its namespace."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(embedded._NODE_ENVIRONMENT, embedded.LOOPBACK_SWITCH, "1")
+        yield
+
+
 def main(home: str, namespace: str) -> None:
     """Train on both nodes. Whoever asks this program to end gets the cluster ended, too."""
     unwind_when_asked()
-    with live_cluster(Path(home)) as cluster, second_node(cluster, namespace):
+    with _reachable_head(), live_cluster(Path(home)) as cluster, second_node(cluster, namespace):
         resources = {"num_workers": 2, "cpus_per_worker": MORE_THAN_HALF_A_NODE}
         job_id = cluster.submit(sampled(resources=resources))
         job = cluster.wait_for(job_id, JobState.FINISHED, timeout_s=240)
