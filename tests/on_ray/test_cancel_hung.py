@@ -42,7 +42,7 @@ def dispatching(cluster: LiveCluster) -> Iterator[None]:
 
 def driver_of(cluster: LiveCluster, job_id: str) -> psutil.Process:
     members = members_of(cluster.info.head, mark=cluster.info.mark)
-    (driver,) = (each for each in members if each.cmdline()[-3:] == ["-m", "service.driver_main", job_id])
+    (driver,) = (each for each in members if each.cmdline()[-4:-1] == ["-m", "service.driver_main", job_id])
     return driver
 
 

@@ -447,7 +447,8 @@ def test_a_model_that_does_not_fit_the_data_ends_the_job_before_any_rank_starts(
     job = submit(store, task="predict", from_job="job-1")
     assert "train" not in run(store, settings, job).calls
     assert reason_of(store, job)[0] == "checkpoint_invalid"  # nothing was exported
-    config = {"format": FORMAT, "model": job.spec.model.model_dump(mode="json"), "num_features": 5, "num_classes": 4}
+    model = {**job.spec.model.model_dump(mode="json"), "pooling": "none"}  # exports name what follows from the data
+    config = {"format": FORMAT, "model": model, "num_features": 5, "num_classes": 4}
     export.write("config.json", json.dumps(config).encode())
     job = submit(store, task="predict", from_job="job-1")
     assert "train" not in run(store, settings, job).calls
