@@ -21,7 +21,7 @@ TOLERANCE = 0.03
 DENSE_BAR, ULYSSES_BAR = 8.0, 3.0
 NUM_RANKS = 4
 # side: where its search starts, below its limit by the sizes of its tensors, so that no probe asks for far too much
-STARTS = {"ours": 49152, "dense": 2048, "ulysses": 4096}
+STARTS = {"ours": 65536, "dense": 2048, "ulysses": 4096}
 
 
 @dataclass(frozen=True)
