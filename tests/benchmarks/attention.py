@@ -7,7 +7,6 @@ no bias at all, which is less than we compute. Float32, one thread; two threads 
 Memory is the peak of resident bytes over Q, K, V, the index and the output's gradient, in a process of its own.
 """
 
-import math
 import multiprocessing
 import sys
 import time
@@ -18,8 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
+from tests.benchmarks.baselines.dense_attention import by_hand, embedded_bias, fused, selected_bias
 from tests.benchmarks.frame import Outcome, alternate, main, medians
 from workers.ops.attention_kernels import PLAIN, AttentionKernel, native_kernel
 from workers.ops.biased_attention import LocalExchange, biased_attention
@@ -84,36 +84,23 @@ class Problem:
         torch.autograd.grad(scaled_dot_product_attention(q, k, v), (q, k, v), grad_out)
 
     def dense_selected(self) -> None:
-        self._dense(self._selected(), self._fused)
+        self._dense(self._bias(selected_bias), fused)
 
     def dense_embedded(self) -> None:
-        self._dense(self._embedded().contiguous(), self._fused)
+        self._dense(self._bias(embedded_bias).contiguous(), fused)
 
     def dense_selected_by_hand(self) -> None:
-        self._dense(self._selected(), self._by_hand)
+        self._dense(self._bias(selected_bias), by_hand)
 
     def dense_embedded_by_hand(self) -> None:
-        self._dense(self._embedded(), self._by_hand)
+        self._dense(self._bias(embedded_bias), by_hand)
 
-    def _dense(self, bias: Tensor, attend: Callable[[Tensor], Tensor]) -> None:
+    def _dense(self, bias: Tensor, attend: Callable[..., Tensor]) -> None:
         q, k, v, grad_out = self.by_head
-        torch.autograd.grad(attend(bias), (q, k, v, self.table), grad_out)
+        torch.autograd.grad(attend(q, k, v, bias), (q, k, v, self.table), grad_out)
 
-    def _selected(self) -> Tensor:
-        n = self.size.num_rows
-        return self.table.index_select(1, self.index).view(1, self.size.num_heads, n, n)
-
-    def _embedded(self) -> Tensor:
-        n = self.size.num_rows
-        return embedding(self.index, self.table.t()).view(n, n, -1).permute(2, 0, 1).unsqueeze(0)
-
-    def _fused(self, bias: Tensor) -> Tensor:
-        return scaled_dot_product_attention(*self.by_head[:3], attn_mask=bias)
-
-    def _by_hand(self, bias: Tensor) -> Tensor:
-        q, k, v, _ = (x[0] for x in self.by_head)
-        scores = torch.baddbmm(bias[0], q, k.transpose(1, 2), alpha=1 / math.sqrt(self.size.head_size))
-        return torch.bmm(scores.softmax(dim=2), v).unsqueeze(0)
+    def _bias(self, gather: Callable[..., Tensor]) -> Tensor:
+        return gather(self.table, self.index, num_rows=self.size.num_rows)
 
 
 DENSE = ("dense_selected", "dense_embedded", "dense_selected_by_hand", "dense_embedded_by_hand")
