@@ -4,7 +4,7 @@
 ``workers.megagraph.batches`` makes ready. Importing this module imports no tensor library.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -310,21 +310,21 @@ class SampledGNNSpec(Frozen):
         return len(self.fanouts)
 
 
-TransformerSpec = GraphormerSpec | GTSpec | GraphGPSSpec | SGFormerSpec | ExphormerSpec | NAGphormerSpec | CustomSpec
+TransformerSpec = GraphormerSpec | GTSpec | GraphGPSSpec | ExphormerSpec | SGFormerSpec | NAGphormerSpec | CustomSpec
 ModelSpec = Annotated[TransformerSpec | SampledGNNSpec, Field(discriminator="name")]
-MODELS_OF_KIND: dict[Kind, tuple[str, ...]] = {
-    "megagraph": ("graphormer", "gt", "graphgps", "exphormer", "sgformer", "nagphormer", "custom"),
-    "mqgnn": ("graphsage", "gcn"),
+
+
+def _names(spec: type[Frozen]) -> tuple[str, ...]:
+    return get_args(spec.model_fields["name"].annotation)
+
+
+_SPECS_OF_KIND: dict[Kind, tuple[type[Frozen], ...]] = {
+    "megagraph": get_args(TransformerSpec),
+    "mqgnn": (SampledGNNSpec,),
 }
-# name -> its fields
+MODELS_OF_KIND: dict[Kind, tuple[str, ...]] = {
+    kind: tuple(name for spec in specs for name in _names(spec)) for kind, specs in _SPECS_OF_KIND.items()
+}
 SPEC_OF_MODEL: dict[str, type[Frozen]] = {
-    "graphormer": GraphormerSpec,
-    "gt": GTSpec,
-    "graphgps": GraphGPSSpec,
-    "exphormer": ExphormerSpec,
-    "sgformer": SGFormerSpec,
-    "nagphormer": NAGphormerSpec,
-    "custom": CustomSpec,
-    "graphsage": SampledGNNSpec,
-    "gcn": SampledGNNSpec,
+    name: spec for specs in _SPECS_OF_KIND.values() for spec in specs for name in _names(spec)
 }

@@ -41,14 +41,24 @@ def from_edges(sources: np.ndarray, targets: np.ndarray, *, num_nodes: int, dire
     keys = np.sort(targets[apart] * num_nodes + sources[apart])
     keys = keys[np.diff(keys, prepend=-1) != 0]  # np.unique would hash them, 30 times slower on distinct keys
     targets, indices = np.divmod(keys, max(1, num_nodes))
-    indptr = np.zeros(num_nodes + 1, dtype=np.int64)
-    np.cumsum(np.bincount(targets, minlength=num_nodes), out=indptr[1:])
-    return Adjacency(indptr, indices.astype(index_dtype(num_nodes, len(indices))))
+    return Adjacency(indptr_of(targets, num_targets=num_nodes), indices.astype(index_dtype(num_nodes, len(indices))))
 
 
 def to_edges(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(sources, targets), int64 [E] each: the inverse of ``from_edges``."""
-    return indices.astype(np.int64), np.repeat(np.arange(len(indptr) - 1, dtype=np.int64), np.diff(indptr))
+    return indices.astype(np.int64), targets_of(indptr)
+
+
+def indptr_of(targets: np.ndarray, *, num_targets: int) -> np.ndarray:
+    """int64 [num_targets + 1]: where each target's edges start once ``targets`` [E], in any order, are sorted."""
+    indptr = np.zeros(num_targets + 1, dtype=np.int64)
+    np.cumsum(np.bincount(targets, minlength=num_targets), out=indptr[1:])
+    return indptr
+
+
+def targets_of(indptr: np.ndarray) -> np.ndarray:
+    """int64 [E]: the target of every edge; the inverse of ``indptr_of``."""
+    return np.repeat(np.arange(len(indptr) - 1, dtype=np.int64), np.diff(indptr))
 
 
 def checked_ids(sources: np.ndarray, targets: np.ndarray, *, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:

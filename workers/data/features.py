@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workers.data.edges import indptr_of, targets_of
 from workers.errors import DatasetInvalidError
 
 # Below this share of non-zeros CSR (8 bytes a value) is far smaller than dense (4 bytes a cell), and the extra work of
@@ -121,10 +122,8 @@ def sparse_from_coordinates(
 ) -> SparseFeatures:
     """CSR of the given cells, in any order, each given once."""
     order = np.lexsort((columns, rows))
-    indptr = np.zeros(shape[0] + 1, dtype=np.int64)
-    np.cumsum(np.bincount(rows, minlength=shape[0]), out=indptr[1:])
     return SparseFeatures(
-        indptr=indptr,
+        indptr=indptr_of(rows, num_targets=shape[0]),
         columns=columns[order].astype(np.int32),
         values=values[order].astype(np.float32),
         num_features=shape[1],
@@ -146,7 +145,7 @@ def compact(features: DenseFeatures | SparseFeatures) -> DenseFeatures | SparseF
 
 def normalize_rows(features: SparseFeatures) -> SparseFeatures:
     """Each row divided by its sum, as is usual for bags of words; rows of zeros stay. ``indptr`` must start at 0."""
-    rows = np.repeat(np.arange(features.num_rows), np.diff(features.indptr))
+    rows = targets_of(features.indptr)
     sums = np.bincount(rows, weights=features.values, minlength=features.num_rows)
     values = (features.values / sums[rows]).astype(np.float32)
     return SparseFeatures(features.indptr, features.columns, values, num_features=features.num_features)

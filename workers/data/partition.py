@@ -23,6 +23,7 @@ import numpy as np
 
 from planner.errors import PlanInvalidError
 from planner.plan import Partition, describe_cuts, describe_partition
+from workers.data.edges import indptr_of, targets_of
 from workers.data.graph import Graph
 from workers.data.graph_encodings.distances import undirected_view
 from workers.ops.row_layout import even_cut
@@ -156,10 +157,9 @@ def _metis_parts(graph: Graph, *, num_parts: int, work: np.ndarray) -> np.ndarra
     indptr, indices = undirected_view(graph)
     if num_parts == 1 or not len(indices):
         return np.repeat(np.arange(num_parts), even_cut(graph.num_nodes, num_parts))
-    targets = np.repeat(np.arange(graph.num_nodes), np.diff(indptr))
+    targets = targets_of(indptr)
     apart = indices != targets
-    starts = np.concatenate([[0], np.cumsum(np.bincount(targets[apart], minlength=graph.num_nodes))])
-    adjacency = pymetis.CSRAdjacency(starts, indices[apart])
+    adjacency = pymetis.CSRAdjacency(indptr_of(targets[apart], num_targets=graph.num_nodes), indices[apart])
     _, parts = pymetis.part_graph(num_parts, adjacency, vweights=work.tolist())
     return np.asarray(parts, dtype=np.int64)
 

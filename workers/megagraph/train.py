@@ -45,25 +45,27 @@ def train(run: RankRun) -> dict[str, float]:
     """
     memory = PeakMemory(run.device)
     memory.start()
-    with open_run(run) as (dataset, dealer, parallel):
+    with open_run(run) as (run, dataset, dealer, parallel):
         if not dealer.steps_per_epoch:
             raise DatasetInvalidError(
                 f"{dataset.name} has nothing labelled in its training split; nothing to learn from"
             )
-        model = resolve_model(run.spec.model, dataset)  # what is exported
-        run = replace(run, spec=run.spec.model_copy(update={"model": model}))
         return _train(run, dataset=dataset, dealer=dealer, parallel=parallel, memory=memory)
 
 
 @contextmanager
-def open_run(run: RankRun) -> Iterator[tuple[GraphDataset, GraphDealer, ParallelModel]]:
-    """The data set, who gets which graph, and this rank's part of the model. Collective; frees all groups at the end.
+def open_run(run: RankRun) -> Iterator[tuple[RankRun, GraphDataset, GraphDealer, ParallelModel]]:
+    """``run`` with its model's spec resolved, the data set, who gets which graph, and this rank's part of the model.
+
+    Collective; frees all groups at the end.
 
     Raises ``PlanInvalidError`` for a plan that does not fit, ``CheckpointInvalidError`` for an export that is none.
     """
     check_runnable(run.plan, units=run.spec.model.units)
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
+    model = resolve_model(run.spec.model, dataset)
+    run = replace(run, spec=run.spec.model_copy(update={"model": model}))
     cuts = NodeCuts(dataset.graphs, partition=run.plan.partition, num_parts=run.plan.largest_cp_degree)
     check_partition(run.plan, cuts=cuts)
     dealer = GraphDealer(
@@ -74,14 +76,14 @@ def open_run(run: RankRun) -> Iterator[tuple[GraphDataset, GraphDealer, Parallel
     )
     parallel = _build(run, dataset=dataset, dealer=dealer, cuts=cuts)
     try:
-        yield dataset, dealer, parallel
+        yield run, dataset, dealer, parallel
     finally:
         parallel.close()
 
 
 def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer, cuts: NodeCuts) -> ParallelModel:
     """The model, as the plan spreads it. Collective."""
-    spec, dtype = resolve_model(run.spec.model, dataset), getattr(torch, run.spec.training.dtype)
+    spec, dtype = run.spec.model, getattr(torch, run.spec.training.dtype)
     model = build_model(spec, num_features=dataset.num_features, num_classes=dataset.num_classes)
     if run.model_from is not None:
         model.load_state_dict(load_exported(run.model_from).state_dict())

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from workers.data.edges import indptr_of, to_edges
 from workers.data.graph import Graph
 from workers.data.graph_encodings.expander import expander_edges
 from workers.data.partition import NodeCut
@@ -31,13 +32,14 @@ def widened_edges(graph: Graph, *, needs: Needs, cut: NodeCut, shard: int) -> Ro
     if needs.edge_types and graph.edge_types is not None:
         kinds = graph.edge_types
     sources, targets = _expander(graph.num_nodes, degree=needs.expander_degree)
-    all_sources = np.concatenate([graph.indices, sources])
-    all_targets = np.concatenate([np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr)), targets])
+    graph_sources, graph_targets = to_edges(graph.indptr, graph.indices)
+    all_sources = np.concatenate([graph_sources, sources])
+    all_targets = np.concatenate([graph_targets, targets])
     all_kinds = np.concatenate([kinds, np.full(len(sources), max(1, needs.edge_types), dtype=np.uint8)])
     order = np.lexsort((all_sources, all_targets))
     both = replace(
         graph,
-        indptr=np.concatenate([[0], np.cumsum(np.bincount(all_targets, minlength=graph.num_nodes))]),
+        indptr=indptr_of(all_targets, num_targets=graph.num_nodes),
         indices=all_sources[order],
         edge_types=all_kinds[order],
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from workers.data.edges import checked_ids, index_dtype
+from workers.data.edges import checked_ids, index_dtype, indptr_of, targets_of
 from workers.data.graph import Graph
 from workers.errors import DatasetInvalidError
 from workers.model_specs import Direction
@@ -82,9 +82,8 @@ def csc_of_edges(
 
 def reversed_csc(csc: Csc) -> Csc:
     """Every edge turned round; outside numbers, weights and times stay with their edges."""
-    targets = np.repeat(np.arange(csc.num_targets, dtype=np.int64), np.diff(csc.indptr))
     turned = _sorted_by_target(
-        targets,
+        targets_of(csc.indptr),
         csc.indices,
         num_targets=csc.num_sources,
         num_sources=csc.num_targets,
@@ -105,10 +104,8 @@ def _sorted_by_target(
 ) -> Csc:
     order = np.argsort(targets, kind="stable")
     dtype = index_dtype(max(num_sources, num_targets), len(order))
-    indptr = np.zeros(num_targets + 1, dtype=np.int64)
-    np.cumsum(np.bincount(targets, minlength=num_targets), out=indptr[1:])
     return Csc(
-        indptr=indptr,
+        indptr=indptr_of(targets, num_targets=num_targets),
         indices=sources[order].astype(dtype),
         num_sources=num_sources,
         edge_ids=order.astype(dtype),

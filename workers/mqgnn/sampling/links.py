@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workers.data.edges import to_edges
 from workers.mqgnn.counter_rng import GOLDEN, mix64_array
 from workers.mqgnn.sampling.csc import Csc
 
@@ -29,8 +30,8 @@ class LinkSeeder:
     def __init__(self, csc: Csc, *, num_negatives: int) -> None:
         assert csc.num_sources == csc.num_targets, "links within one kind of nodes"
         self._num_nodes, self._num_negatives = csc.num_targets, num_negatives
-        targets = np.repeat(np.arange(csc.num_targets, dtype=np.int64), np.diff(csc.indptr))
-        edges = np.sort(csc.indices.astype(np.int64) * self._num_nodes + targets)
+        sources, targets = to_edges(csc.indptr, csc.indices)
+        edges = np.sort(sources * self._num_nodes + targets)
         self._edges = np.append(edges, np.iinfo(np.int64).max)  # so that a search never ends past the last
 
     def seeds(self, sources: np.ndarray, targets: np.ndarray, *, key: int | np.uint64) -> LinkSeeds:

@@ -75,7 +75,7 @@ class NativeKernels:
 
     def count(self, nodes: np.ndarray, indptr: np.ndarray, fanout: int, with_replacement: bool) -> int:
         """See ``numba_kernels.count``."""
-        return self._functions["count", nodes.dtype](_at(nodes), len(nodes), _at(indptr), fanout, with_replacement)
+        return self._call("count", nodes, indptr, fanout, with_replacement)
 
     def draw(
         self,
@@ -129,17 +129,7 @@ class NativeKernels:
         fresh: np.ndarray,
     ) -> int:
         """See ``numba_kernels.relabel``; ``fresh`` has room for one node more than there are edges."""
-        function = self._functions["relabel", positions.dtype]
-        return function(
-            _at(positions),
-            len(positions),
-            _at(indices),
-            _at(table),
-            generation,
-            num_known,
-            _at(local),
-            _at(fresh),
-        )
+        return self._call("relabel", positions, indices, table, generation, num_known, local, fresh)
 
     def find_columns(
         self,
@@ -152,10 +142,7 @@ class NativeKernels:
         sums: np.ndarray,
     ) -> int:
         """See ``numba_kernels.find_columns``."""
-        function = self._functions["find_columns", nodes.dtype]
-        return function(
-            _at(nodes), len(nodes), _at(indptr), _at(indices), _at(table), generation, _at(found), _at(sums)
-        )
+        return self._call("find_columns", nodes, indptr, indices, table, generation, found, sums)
 
     def keep(
         self,
@@ -168,17 +155,18 @@ class NativeKernels:
         positions: np.ndarray,
     ) -> int:
         """See ``numba_kernels.keep``."""
-        function = self._functions["keep", nodes.dtype]
-        return function(
-            _at(nodes), len(nodes), _at(indptr), _at(indices), _at(table), generation, _at(offsets), _at(positions)
-        )
+        return self._call("keep", nodes, indptr, indices, table, generation, offsets, positions)
 
     def race(
         self, nodes: np.ndarray, speeds: np.ndarray, stream: np.uint64, finish: np.ndarray, chosen: np.ndarray
     ) -> int:
         """See ``numba_kernels.race``; the scratch ``finish`` is not used."""
-        function = self._functions["race", nodes.dtype]
-        return function(_at(nodes), len(nodes), _at(speeds), int(stream), len(chosen), _at(chosen))
+        return self._call("race", nodes, speeds, int(stream), len(chosen), chosen)
+
+    def _call(self, name: str, first: np.ndarray, *others: np.ndarray | int) -> int:
+        """The function of ``name`` for the dtype of ``first``, which goes with its length; arrays go by address."""
+        arguments = (_at(other) if isinstance(other, np.ndarray) else other for other in others)
+        return self._functions[name, first.dtype](_at(first), len(first), *arguments)
 
 
 def _at(array: np.ndarray) -> int:
