@@ -59,6 +59,7 @@ def test_a_program_unwinds_however_its_test_ends(number: signal.Signals, tmp_pat
         wait_until((tmp_path / "runs").exists)
         test.send_signal(number)
     wait_until((tmp_path / "unwound").exists)
+    assert test.returncode != 0, "it was ended, it did not come to its end"
 
 
 def test_a_program_that_takes_too_long_unwinds(tmp_path: Path) -> None:

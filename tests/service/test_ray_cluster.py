@@ -87,12 +87,16 @@ def test_a_submit_travels_with_switches_of_ray_only() -> None:
 
 
 def test_a_second_submit_under_one_name_is_no_error() -> None:
+    asked: list[str] = []
+
     def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(request.method)
         if request.method == "POST":
             return httpx.Response(500, text="ValueError: Job with submission_id sub-1 already exists.")
         return httpx.Response(200, json={"status": "RUNNING", "message": None})
 
     submit(cluster(handler))
+    assert asked == ["POST", "GET"], "that the run is there is asked, not taken from the error"
 
 
 def test_a_cluster_without_a_job_agent_is_to_be_asked_again() -> None:

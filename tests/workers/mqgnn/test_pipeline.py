@@ -1,4 +1,5 @@
 import gc
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -171,10 +172,12 @@ def test_stages_that_are_slow_but_alive_are_not_taken_for_hanging():
 
 def test_a_consumer_that_leaves_early_stops_everything():
     made = pipeline(stage("first", add(1), num_workers=3), stage("second", add(1)))
-    with made.run(Item(value) for value in range(10**9)) as items:
+    values = itertools.count()
+    with made.run(map(Item, values)) as items:
         for item in items:
             if item.value > 5:
                 break
+    assert next(values) < 1000, "without an end, only as many were taken as the queues hold"
 
 
 def test_an_error_of_the_consumer_comes_through_and_stops_everything():
