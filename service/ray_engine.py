@@ -15,7 +15,6 @@ from planner.cluster import ClusterSpec
 from planner.errors import GraphmillError
 from planner.profiles import JobShape, ProbeRequest, Profile
 from service.driver import AnyPlan, RunOrder
-from service.driver_watch import StopOrderedError
 from service.nodes import spec_of_ray_node
 from service.spec import JobSpec
 from workers.data.paths import DataPaths
@@ -92,10 +91,10 @@ class RayEngine:
         trainer = build_trainer(order)
         before = signal.getsignal(signal.SIGINT)
         try:
-            return dict(trainer.fit().return_value)  # replaces the handler: SIGINT takes the run apart, then exits
-        except SystemExit:
+            return dict(trainer.fit().return_value)  # replaces the handler: SIGINT takes the run apart first
+        except KeyboardInterrupt:
             before = signal.SIG_IGN
-            raise StopOrderedError from None
+            raise
         finally:
             signal.signal(signal.SIGINT, before)
 

@@ -1,7 +1,11 @@
 """From a planned job to a run of Ray Train (V2): the one place that speaks its configuration."""
 
+import signal
+from types import FrameType
 from typing import Any
 
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.callbacks import DatasetsCallback
@@ -9,6 +13,7 @@ from ray.train.v2._internal.callbacks.placement_group_callback import PlacementG
 from ray.train.v2.api.config import LoggingConfig
 
 from service.driver import RunOrder
+from service.driver_watch import StopOrderedError
 from service.ray_train_callback import JobCallback
 from service.spec import ResourcesSpec
 from workers import versions
@@ -18,6 +23,8 @@ from workers.training.folder import Folder
 
 # A group of ranks that could not be started (a node died meanwhile) is tried again this often; by default for ever.
 MOST_START_FAILURES = 2
+# How long a controller may take to take a run apart; the watch of the driver waits longer (``driver_watch.OBEY_S``).
+ABORT_S = 2.0
 
 
 class RankTrainer(TorchTrainer):  # type: ignore[misc]  # Ray has no types here
@@ -32,6 +39,24 @@ class RankTrainer(TorchTrainer):  # type: ignore[misc]  # Ray has no types here
 
     def _create_default_callbacks(self) -> list[Any]:
         return [each for each in super()._create_default_callbacks() if not isinstance(each, self._UNUSED)]
+
+    def _register_sigint_handler(self, controller: Any) -> None:
+        """Have the first SIGINT take the run apart in order, or end the controller and with it all that it owns.
+
+        While it starts ranks a controller waits inside a call and heeds nobody; Ray's own handler would wait with it.
+        """
+
+        def take_apart(signum: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            try:
+                ray.get(controller.abort.remote(), timeout=ABORT_S)
+            except RayActorError:
+                pass  # it has left
+            except GetTimeoutError:
+                ray.kill(controller)
+            raise StopOrderedError
+
+        signal.signal(signal.SIGINT, take_apart)
 
 
 def build_trainer(order: RunOrder) -> RankTrainer:

@@ -40,7 +40,7 @@ def test_a_killed_rank_restarts_the_run_from_its_checkpoint_and_a_cancel_still_w
 
     kill_a_rank(cluster)
     cluster.wait_for(job_id, JobState.RESTARTING, timeout_s=20)
-    cancel(cluster, job_id, leaves_by_itself=False)  # Ray Train heeds nobody until the new ranks stand
+    cancel(cluster, job_id)
 
 
 def test_a_run_without_restarts_left_fails_and_names_the_rank_and_its_node(cluster: LiveCluster) -> None:
