@@ -12,9 +12,10 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -63,7 +64,7 @@ def main(name: str, run: Callable[[], Outcome], *, arguments: list[str] | None =
     parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
     options = parser.parse_args(arguments)
     described = machine()
-    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+    with _sigterm_unwinds(), contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
         outcome = run()
     line = {
         "name": name,
@@ -74,6 +75,16 @@ def main(name: str, run: Callable[[], Outcome], *, arguments: list[str] | None =
     }
     print(json.dumps(line, allow_nan=False), flush=True)
     return 0 if all(outcome.verdicts.values()) else 1
+
+
+@contextlib.contextmanager
+def _sigterm_unwinds() -> Iterator[None]:
+    """A benchmark that is told to end first ends what it started."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _processor() -> str:

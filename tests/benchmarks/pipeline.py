@@ -36,7 +36,7 @@ from workers.models.graphormer import Block, Graphormer
 from workers.spec import GraphormerSpec
 
 NUM_MICRO_BATCHES = 16
-NUM_NODES = 256
+NUM_NODES = 512
 SPEC = GraphormerSpec(num_layers=4, hidden_size=64, num_heads=4, max_distance=4, dropout=0.0, input_dropout=0.0)
 PARTS = {"edge_path": 2, "positional": 1, "laplacian": 1}  # what each weighs, in blocks
 UNITS = ("features", "degree", "distance", *PARTS, *(f"block.{index}" for index in range(SPEC.num_layers)), "head")
@@ -50,7 +50,8 @@ class Part(nn.Module):
 
     def __init__(self, weight: int, *, model: Graphormer) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block(SPEC, index=index, distance=model.distance) for index in range(weight))
+        tables = {"distance": model.distance, "edge_path": None}
+        self.blocks = nn.ModuleList(Block(SPEC, index=index, **tables) for index in range(weight))
 
     def forward(self, h: Tensor, *, batch: GraphBatch) -> Tensor:
         for block in self.blocks:
@@ -97,7 +98,7 @@ def plan_of(units_of_stages: Sequence[tuple[str, ...]]) -> MegaGraphPlan:
 
 def play_steps(rank: int, world_size: int, rounds: int) -> dict[str, list[Played]]:
     """Both sides in turn, ``rounds`` times after one that is not counted."""
-    graphs = [build_graph(NUM_NODES, random_edges(NUM_NODES, 512, seed=seed), seed=seed) for seed in range(16)]
+    graphs = [build_graph(NUM_NODES, random_edges(NUM_NODES, 2 * NUM_NODES, seed=seed), seed=seed) for seed in range(16)]
     case = Case(build_set(graphs), spec=SPEC, num_micro_batches=NUM_MICRO_BATCHES, dtype=torch.float32)
     steps, found = {}, {"even": [], "ours": []}
     for name, first in (("even", EVEN), ("ours", OURS)):
@@ -168,7 +169,11 @@ def simulated_s(plan: MegaGraphPlan, ranks: Sequence[Played], busy_s: Sequence[f
 def measure() -> Outcome:
     """Makespans of both splits, and how far the simulator's share of waiting is off."""
     with GlooPool(2) as pool:
-        by_rank = pool.run(play_steps, ROUNDS, timeout_s=1200.0)
+        return compare_splits(pool.run(play_steps, ROUNDS, timeout_s=1200.0))
+
+
+def compare_splits(by_rank: Sequence[dict[str, list[Played]]]) -> Outcome:
+    """The figures of the steps that two ranks played."""
     seconds, undisturbed, errors = {}, {}, {}
     for name, first in (("even", EVEN), ("ours", OURS)):
         steps = list(zip(*(found[name] for found in by_rank), strict=True))

@@ -1,6 +1,8 @@
 """The frame itself."""
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -47,3 +49,18 @@ def test_with_json_nothing_else_is_on_standard_output(capsys: pytest.CaptureFixt
     main("first_step", lambda: noisy(good=True), arguments=["--json"])
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["name"] == "first_step"
+
+
+def test_a_benchmark_that_is_told_to_end_ends_what_it_started() -> None:
+    ended: list[str] = []
+
+    def run() -> Outcome:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return noisy(good=True)
+        finally:
+            ended.append("cluster")
+
+    with pytest.raises(SystemExit) as left:
+        main("first_step", run, arguments=["--json"])
+    assert (left.value.code, ended) == (143, ["cluster"])
