@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from planner.frozen import Frozen
 from workers.spec import TrainSpec
@@ -76,6 +76,16 @@ class JobSpec(TrainSpec):
     )
     resources: ResourcesSpec = ResourcesSpec()
     limits: LimitsSpec = LimitsSpec()
+
+    @model_validator(mode="after")
+    def _kernel_of_device(self) -> "JobSpec":
+        """The one of its ranks: the rest (number type, what is installed) shows only there."""
+        asked, gpus = self.training.attention_kernel, self.resources.gpus_per_worker
+        if asked in ("triton", "flex") and not gpus:
+            raise ValueError(f"training.attention_kernel {asked} runs on GPUs; ask for resources.gpus_per_worker 1")
+        if asked == "native" and gpus:
+            raise ValueError("training.attention_kernel native runs on CPUs; leave out resources.gpus_per_worker")
+        return self
 
     def train_spec(self) -> TrainSpec:
         """The part that the ranks need."""

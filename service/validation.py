@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -18,7 +18,7 @@ from planner.errors import GraphmillError
 from service.faults import Fault, closest, describe, show, to_pointer
 from service.spec import JobSpec
 from workers.model_specs import MODELS_OF_KIND, SPEC_OF_MODEL, SampledGNNSpec, TransformerFields
-from workers.spec import NAMED_DATASETS, TrainingSpec
+from workers.spec import NAMED_DATASETS, AttentionKernelName, TrainingSpec
 
 _MAX_DEPTH = 32
 _MAX_FAULTS = 100  # more help nobody, and each costs time to put into words
@@ -107,6 +107,7 @@ def _rules_between_fields(document: dict[str, Any]) -> Iterator[Fault]:
     dataset, model, training = document.get("dataset"), document.get("model"), document.get("training")
     if isinstance(training, dict):
         yield from _check_warm_up(training)
+        yield from _check_kernel(training.get("attention_kernel", "auto"), document)
     if isinstance(dataset, dict):
         yield from _check_dataset(dataset)
     if isinstance(model, dict):
@@ -178,6 +179,20 @@ def _check_warm_up(training: Mapping[str, Any]) -> Iterator[Fault]:
             detail=f"{warm_up} epochs of warm-up do not end within {epochs} epochs of training",
             fix=f"choose at most {epochs - 1}, or more epochs",
         )
+
+
+def _check_kernel(asked: Any, document: Mapping[str, Any]) -> Iterator[Fault]:
+    pointer, resources = "/training/attention_kernel", document.get("resources", {})
+    if document.get("kind") == "mqgnn" and asked in get_args(AttentionKernelName) and asked != "auto":
+        yield Fault(pointer=pointer, detail="sampled GNNs have no attention kernel to choose", fix="leave it out")
+    elif isinstance(resources, dict):
+        has_gpus = bool(resources.get("gpus_per_worker", 0))
+        if asked in ("triton", "flex") and not has_gpus:
+            fix = "set resources.gpus_per_worker to 1, or leave it out"
+            yield Fault(pointer=pointer, detail=f"{asked} runs on GPUs, and the job asks for none", fix=fix)
+        if asked == "native" and has_gpus:
+            fix = "leave it out, or leave out resources.gpus_per_worker"
+            yield Fault(pointer=pointer, detail="native runs on CPUs, and the job asks for GPUs", fix=fix)
 
 
 def _cleaned(value: Any, path: tuple[str | int, ...], faults: list[Fault]) -> Any:

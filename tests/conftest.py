@@ -5,6 +5,11 @@ from pathlib import Path
 
 import pytest
 
+# Triton decides where its kernels run when they are defined, so before any test imports them: here they are interpreted
+# on the CPU, unless there is a GPU.
+if not Path("/proc/driver/nvidia").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 NEIGHBOUR = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

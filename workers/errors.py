@@ -27,6 +27,12 @@ class ModelInvalidError(GraphmillError):
     code = "model_invalid"
 
 
+class KernelUnavailableError(GraphmillError):
+    """The attention kernel that was asked for does not run here; the message names what it needs."""
+
+    code = "kernel_unavailable"
+
+
 class CheckpointInvalidError(GraphmillError):
     """A checkpoint is missing, incomplete or belongs to another job."""
 

@@ -53,6 +53,9 @@ def train_loop(config: dict[str, Any]) -> dict[str, float]:
     context = ray.train.get_context()
     rank = context.get_world_rank()
     job_dir = Folder(loop.job_dir)
+    device = get_device() if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # what names no device, such as the barrier of NCCL's ranks, means this one
     with _fatal_signals_leave_a_trace(job_dir, rank=rank):
         return run_rank(
             RankRun(
@@ -60,7 +63,7 @@ def train_loop(config: dict[str, Any]) -> dict[str, float]:
                 plan=loop.plan,
                 rank=rank,
                 world_size=context.get_world_size(),
-                device=get_device() if torch.cuda.is_available() else torch.device("cpu"),
+                device=device,
                 data=DataPaths(root=loop.data_root, cache=loop.data_cache),
                 job_dir=job_dir,
                 report=_reporter(rank=rank, node=node),

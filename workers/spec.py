@@ -68,6 +68,7 @@ class DatasetSpec(Frozen):
 
 
 LossName = Literal["cross_entropy", "binary_cross_entropy", "l1", "mse", "huber"]
+AttentionKernelName = Literal["auto", "native", "plain", "triton", "flex"]
 MetricName = Literal["accuracy", "macro_f1", "roc_auc", "average_precision", "mae", "rmse"]
 
 
@@ -105,6 +106,7 @@ class TrainingSpec(Frozen):
     eval_every_epochs: int = Field(default=5, ge=1, le=1_000_000)
     checkpoint_every_epochs: int = Field(default=10, ge=1, le=1_000_000)
     dtype: Literal["float32", "float64"] = "float32"
+    attention_kernel: AttentionKernelName = "auto"
 
     @model_validator(mode="after")
     def _warm_up_ends(self) -> "TrainingSpec":
@@ -131,6 +133,12 @@ class TrainSpec(Frozen):
             raise ValueError("from_job belongs to task predict or evaluate; training starts from fresh weights")
         if self.task != "train" and self.from_job is None:
             raise ValueError(f"task {self.task} needs from_job, the id of the finished job whose model is used")
+        return self
+
+    @model_validator(mode="after")
+    def _kernel_of_kind(self) -> "TrainSpec":
+        if self.kind != "megagraph" and self.training.attention_kernel != "auto":
+            raise ValueError(f"training.attention_kernel belongs to kind megagraph; leave it out for {self.kind}")
         return self
 
     @model_validator(mode="after")

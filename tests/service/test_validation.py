@@ -189,6 +189,31 @@ def test_part_of_a_gpu_is_for_one_rank_alone(workers: int, gpus: float, is_fine:
     assert all("whole GPUs" in fault.fix for fault in faults)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "gpus", "words"),
+    [
+        ("auto", 0, None),
+        ("plain", 1, None),
+        ("native", 0, None),
+        ("native", 1, "native runs on CPUs"),
+        ("triton", 1, None),
+        ("triton", 0, "triton runs on GPUs"),
+        ("flex", 0, "flex runs on GPUs"),
+    ],
+)
+def test_an_attention_kernel_wants_its_device(kernel: str, gpus: int, words: str | None) -> None:
+    job = {"kind": "megagraph", "model": {"name": "graphormer"}, "training": {"attention_kernel": kernel}}
+    faults = find_faults(job_document(**job, resources={"gpus_per_worker": gpus}))
+    assert [fault.pointer for fault in faults] == ([] if words is None else ["/training/attention_kernel"])
+    assert all(str(words) in fault.detail for fault in faults)
+
+
+def test_sampled_gnns_have_no_attention_kernel() -> None:
+    job = {"kind": "mqgnn", "model": {"name": "graphsage"}, "training": {"attention_kernel": "plain"}}
+    (fault,) = find_faults(job_document(**job))
+    assert (fault.pointer, fault.fix) == ("/training/attention_kernel", "leave it out")
+
+
 def test_the_fewest_workers_are_not_more_than_the_most() -> None:
     assert faults_of(resources={"min_workers": 2, "num_workers": 2}) == {}
     fault = faults_of(resources={"min_workers": 3, "num_workers": 2})["/resources/min_workers"]

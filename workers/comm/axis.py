@@ -33,9 +33,16 @@ class Axis:
         """How many ranks share the line: the degree of the axis."""
         return len(self.ranks)
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether messages are told apart by their order alone, and wait on the device (NCCL); gloo goes by tags."""
+        return self.group is not None and self.group.name() == "nccl"
+
     def barrier(self) -> None:
         """Wait until all ranks of the line are here."""
-        if self.group is not None:
+        if self.is_ordered:
+            _meet(self).item()  # NCCL's own barrier guesses the device, and does not keep this process waiting
+        elif self.group is not None:
             self.group.barrier().wait()
 
     def sum_in_place(self, *tensors: Tensor) -> None:
@@ -61,6 +68,13 @@ class Axis:
             dist.destroy_process_group(self.group)
 
 
+def _meet(axis: Axis) -> torch.Tensor:
+    """A number from all ranks of ``axis``, on the CUDA device of this process."""
+    here = torch.ones(1, device="cuda")
+    axis.sum_in_place(here)
+    return here
+
+
 def open_axis(lines: tuple[tuple[int, ...], ...], *, rank: int) -> Axis:
     """The one of ``lines`` that holds ``rank``. Collective: all ranks make the groups of all lines, in one order."""
     found = None
@@ -70,5 +84,7 @@ def open_axis(lines: tuple[tuple[int, ...], ...], *, rank: int) -> Axis:
             group = dist.new_group(list(ranks), timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S))
         if rank in ranks:
             found = Axis(ranks=ranks, index=ranks.index(rank), group=group)
+            if found.is_ordered:
+                _meet(found)  # else the first message would build the communicator, waiting for ranks that send none
     assert found is not None, f"rank {rank} is on no line of {lines}"
     return found

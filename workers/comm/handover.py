@@ -4,19 +4,20 @@ Neighbouring stages may differ in cp degree (rows of a graph are cut otherwise) 
 replicas). All ranks know both cuts, so every rank knows what it sends to whom and nothing but rows travels. Hidden
 states go forward along a route, their gradients come back along the same route reversed.
 
-A send never waits for its receiver: what is under way is kept until the receiver has answered, or to the end of the
+A send never keeps its rank waiting: what is under way is held until the receiver has answered, or to the end of the
 step (gloo tells that something has left only to one who waits for it). Every message has a tag of its own, so
-ranks may send and receive in different orders.
+ranks may send and receive in different orders; where there are no tags, every stream has lanes of its own (``lanes``).
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from workers.comm.axis import Axis
+from workers.comm.lanes import Lanes
 from workers.comm.wire import Transfer, Wire
 from workers.ops.row_layout import RowLayout
 
@@ -38,10 +39,17 @@ class Route:
     receives: dict[int, list[slice]]
     num_sent: int  # rows that this rank holds before
     num_received: int  # and after
+    stream: int = 0  # what else goes this way, in its order (``lanes.stream_of``)
 
     def reversed(self) -> "Route":
         """The way back."""
-        return Route(sends=self.receives, receives=self.sends, num_sent=self.num_received, num_received=self.num_sent)
+        return replace(
+            self,
+            sends=self.receives,
+            receives=self.sends,
+            num_sent=self.num_received,
+            num_received=self.num_sent,
+        )
 
 
 def find_route(sources: Sequence[Holding], targets: Sequence[Holding], *, rank: int) -> Route:
@@ -65,20 +73,29 @@ def find_route(sources: Sequence[Holding], targets: Sequence[Holding], *, rank: 
 
 
 class Links:
-    """Sends and receives rows over ``axis``, which holds the ranks 0 to P - 1 of all stages."""
+    """Sends and receives rows over ``axis``, which holds the ranks 0 to P - 1 of all stages, or over its ``lanes``."""
 
-    def __init__(self, axis: Axis) -> None:
+    def __init__(self, axis: Axis, *, lanes: Lanes | None = None) -> None:
         self.wire = Wire(axis)
+        self._lanes = lanes
         self._rank = axis.ranks[axis.index]
         self._own: dict[int, Tensor] = {}  # by tag: from one stage of this rank to its next stage
         self._leaving: dict[int, Transfer] = {}  # by tag
+
+    @property
+    def may_ask_ahead(self) -> bool:
+        """Whether to ask for rows before the work that has to be done first.
+
+        Over lanes the device would wait for them, and CUDA may load that work's kernels only once nothing waits.
+        """
+        return self._lanes is None
 
     def send(self, rows: Tensor, *, route: Route, tag: int) -> None:
         """Put ``rows`` [num_sent, d] on their way. ``tag`` names the message, the same on both sides."""
         parts = {peer: _gather(rows, pieces) for peer, pieces in route.sends.items()}
         if self._rank in parts:
             self._own[tag] = parts.pop(self._rank)
-        self._leaving[tag] = self.wire.start(sends=parts, receives={}, tag=tag)
+        self._leaving[tag] = self._start(sends=parts, receives={}, stream=route.stream, tag=tag)
 
     def confirm(self, *, tag: int) -> None:
         """Message ``tag`` has arrived, as its answer shows: what was kept of it may go."""
@@ -91,7 +108,8 @@ class Links:
             for peer, pieces in route.receives.items()
             if peer != self._rank
         }
-        return Expected(transfer=self.wire.start(sends={}, receives=rooms, tag=tag), route=route, like=like)
+        transfer = self._start(sends={}, receives=rooms, stream=route.stream, tag=tag)
+        return Expected(transfer=transfer, route=route, like=like)
 
     def receive(self, expected: "Expected", *, tag: int) -> Tensor:
         """The rows [num_received, d] that were asked for, when they are here."""
@@ -115,6 +133,23 @@ class Links:
         for transfer in self._leaving.values():
             transfer.wait()
         self._leaving.clear()
+
+    def close(self) -> None:
+        """Free the lanes."""
+        for wire in (self._lanes or {}).values():
+            wire.axis.close()
+
+    def _start(self, *, sends: dict[int, Tensor], receives: dict[int, Tensor], stream: int, tag: int) -> Transfer:
+        if self._lanes is None:
+            return self.wire.start(sends=sends, receives=receives, tag=tag)
+        parts = [
+            self._lanes[stream, self._rank, peer].start(sends={1: rows}, receives={}) for peer, rows in sends.items()
+        ]
+        parts += [
+            self._lanes[stream, peer, self._rank].start(sends={}, receives={0: room}) for peer, room in receives.items()
+        ]
+        works = tuple(work for part in parts for work in part.works)
+        return Transfer(received=receives, sent=tuple(sends.values()), works=works)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Transfer:
     works: tuple[dist.Work, ...]
 
     def wait(self) -> Mapping[int, Tensor]:
-        """What has arrived, by the sender's place on the line."""
+        """What has arrived, by the sender's place on the line. On CUDA the device waits, not this process."""
         for work in self.works:
             work.wait()
         return self.received

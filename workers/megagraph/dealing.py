@@ -5,9 +5,11 @@ its own way. Every rank knows all hands and cuts, so rows can move between stage
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from planner.plan import Stage
 from workers.comm.handover import Holding, Route, find_route
+from workers.comm.lanes import stream_of
 from workers.megagraph.data_parallel import GraphDealer
 from workers.ops.row_layout import RowLayout
 
@@ -42,7 +44,7 @@ class Dealing:
         route = find_route(
             self._holdings(stage, graphs, turn), self._holdings(stage + 1, graphs, turn), rank=self._rank
         )
-        return route.reversed() if back else route
+        return replace(route.reversed() if back else route, stream=stream_of(stage, back=back))
 
     def _holdings(self, index: int, graphs: Sequence[int], turn: int) -> tuple[Holding, ...]:
         stage = self._stages[index]

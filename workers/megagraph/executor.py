@@ -5,7 +5,7 @@
     I   as B, but weight gradients are put off;  W   makes them
 
 Micro-batches are ragged: how many rows come is known from the cuts (``Dealing``), so only rows travel. What the next
-action waits for is asked for before this one works, and sends wait for nobody.
+action waits for is asked for before this one works (not over NCCL), and sends keep nobody waiting.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -154,7 +154,7 @@ class _Play:
         steps = {"F": self._forward, "B": self._backward, "I": self._backward_to_input, "W": self._weights}
         for position, action in enumerate(actions):
             self._ask_for(action)
-            if position + 1 < len(actions):
+            if position + 1 < len(actions) and self._executor.links.may_ask_ahead:
                 self._ask_for(actions[position + 1])
             steps[action.kind](action)
         self._executor.settle()

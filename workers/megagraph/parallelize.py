@@ -18,6 +18,7 @@ import torch
 from planner.errors import PlanInvalidError
 from planner.plan import MegaGraphPlan
 from planner.schedule import check_actions
+from workers.comm import lanes
 from workers.comm.axis import Axis, open_axis
 from workers.comm.handover import Links
 from workers.comm.mesh import Mesh, build_meshes
@@ -26,7 +27,7 @@ from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.context_parallel import apply_context_parallel
 from workers.megagraph.dealing import Dealing
 from workers.megagraph.executor import Executor, OwnStage
-from workers.megagraph.pipeline_parallel import GradientSums, drop_other_units, find_holders
+from workers.megagraph.pipeline_parallel import GradientSums, check_one_order, drop_other_units, find_holders
 from workers.megagraph.recompute import apply_recompute
 from workers.megagraph.sharding import apply_sharding, find_shared, open_shard_meshes
 from workers.megagraph.split_backward import WeightLedger, apply_split_backward
@@ -46,6 +47,7 @@ class ParallelModel:
 
     def close(self) -> None:
         """Free all groups."""
+        self.executor.links.close()
         self.gradients.close()
         for mesh in {id(mesh): mesh for mesh in self.meshes.values()}.values():
             mesh.close()
@@ -64,11 +66,15 @@ def parallelize(
     """Apply ``plan``, which ``check_runnable`` has passed, to ``model`` in place. Collective over its ranks.
 
     ``batches(mesh)`` gives the rows of the rank there, ``dealing`` which graphs they are of; hidden states that
-    stages hand on have ``row_width`` columns.
+    stages hand on have ``row_width`` columns. Raises ``PlanInvalidError``.
     """
     example = next(model.parameters())
     meshes = build_meshes(plan.stages, rank=rank)
     world = open_axis((tuple(range(plan.world_size)),), rank=rank)
+    links = Links(world)
+    if lanes.are_needed(world):
+        check_one_order(plan)
+        links = Links(world, lanes=lanes.open_lanes([stage.ranks for stage in plan.stages], world=world))
     holders = find_holders(model, stages=plan.stages)
     units, ledger = model.units(), WeightLedger()
     shared = find_shared(units.values())
@@ -93,7 +99,7 @@ def parallelize(
     executor = Executor(
         stages,
         dealing=dealing,
-        links=Links(world),
+        links=links,
         ledger=ledger,
         like=torch.empty(0, row_width, dtype=example.dtype, device=example.device),
     )

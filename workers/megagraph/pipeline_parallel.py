@@ -4,13 +4,17 @@ A parameter that units of several stages use (one object, such as the distance t
 the ranks of all of them. Each stage finds its own part of the gradient; the sum over all these ranks is the whole.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from planner.plan import Stage
+from planner.errors import PlanInvalidError
+from planner.plan import MegaGraphPlan, Stage
+from planner.schedule import handed_over, hands_over
 from workers.comm.axis import Axis, open_axis
 from workers.comm.reduce import sum_gradients
 from workers.megagraph.sharding import counts_in_norm
@@ -26,6 +30,29 @@ def find_holders(model: GraphTransformer, *, stages: Sequence[Stage]) -> dict[st
             for parameter in units[name].parameters():
                 stages_of[parameter].update(stage.ranks)
     return {name: tuple(sorted(stages_of[parameter])) for name, parameter in model.named_parameters()}
+
+
+def check_one_order(plan: MegaGraphPlan) -> None:
+    """Hold the action lists of ``plan`` against what lanes ask (``workers.comm.lanes``). Raises ``PlanInvalidError``.
+
+    All ranks that send or receive a stream between two stages must do so in one order of its micro-batches.
+    """
+    orders: defaultdict[tuple[int, str], set[tuple[int, ...]]] = defaultdict(set)
+    for actions in plan.actions:
+        for end in (hands_over, partial(handed_over, num_stages=len(plan.stages))):
+            own: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+            for handover in filter(None, map(end, actions)):
+                stage, direction, micro_batch = handover
+                if stage + (1 if direction == "forward" else -1) in range(len(plan.stages)):
+                    own[stage, direction].append(micro_batch)
+            for stream, order in own.items():
+                orders[stream].add(tuple(order))
+    for (stage, direction), found in orders.items():
+        if len(found) > 1:
+            raise PlanInvalidError(
+                f"ranks with GPUs send and receive what stage {stage} hands on ({direction}) in one order of"
+                f" micro-batches, as NCCL knows no other; the plan's actions have {sorted(found)}: reorder them"
+            )
 
 
 def drop_other_units(model: GraphTransformer, *, units: Iterable[str]) -> None:

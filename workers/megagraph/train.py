@@ -25,6 +25,7 @@ from workers.megagraph.dealing import Dealing
 from workers.megagraph.meter import StepMeter
 from workers.megagraph.parallelize import ParallelModel, check_partition, check_runnable, parallelize
 from workers.megagraph.training_step import evaluate_global, run_step
+from workers.models.attention import choose_kernel
 from workers.models.registry import build_model
 from workers.ops.counter_dropout import draw_of
 from workers.training.export import load_exported
@@ -88,6 +89,9 @@ def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer, cuts: No
     if run.model_from is not None:
         model.load_state_dict(load_exported(run.model_from).state_dict())
 
+    model.to(run.device, dtype)
+    choose_kernel(model, name=run.spec.training.attention_kernel)
+
     def batches(mesh: Mesh) -> ShardedBatches:
         return ShardedBatches(
             dataset,
@@ -101,7 +105,7 @@ def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer, cuts: No
         )
 
     return parallelize(
-        model.to(run.device, dtype),
+        model,
         plan=run.plan,
         rank=run.rank,
         dealing=Dealing(

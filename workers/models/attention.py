@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
+from workers.errors import KernelUnavailableError
 from workers.models.graph_batch import GraphBatch
+from workers.ops.attention_kernels import AttentionKernel, named_kernel
 from workers.ops.biased_attention import Exchange, LocalExchange, biased_attention
 from workers.ops.dense_bias_attention import dense_bias_attention
 
@@ -86,6 +88,24 @@ def keep_bias(unit: nn.Module, *, keep: bool) -> None:
             module.keep = keep
 
 
+def choose_kernel(model: nn.Module, *, name: str) -> None:
+    """Have the kernel ``name`` (``workers.ops.attention_kernels``) compute all attention of ``model`` over distances.
+
+    ``model`` is where it will run, in its number type. Raises ``KernelUnavailableError`` where the kernel does not run
+    there, and where the model asks for none.
+    """
+    example = next(model.parameters())
+    kernel = named_kernel(name, device=example.device, dtype=example.dtype)
+    asking = [part for part in model.modules() if isinstance(part, Attention) and part.edge_path is None]
+    if kernel is not None and not asking:
+        raise KernelUnavailableError(
+            f"attention_kernel {name} was asked for, and the model has no attention over distance buckets alone;"
+            " ask for auto"
+        )
+    for part in asking:
+        part.kernel = kernel
+
+
 class Attention(nn.Module):
     """Multi-head self-attention with the shared bias. The key projection has no bias: softmax would cancel it."""
 
@@ -98,12 +118,14 @@ class Attention(nn.Module):
         self.value = nn.Linear(hidden_size, hidden_size)
         self.out = nn.Linear(hidden_size, hidden_size)
         self.exchange: Exchange = LocalExchange()
+        self.kernel: AttentionKernel | None = None  # chosen by the tensors
 
     def forward(self, h: Tensor, *, batch: GraphBatch) -> Tensor:
         """[n, d] from ``h`` [n, d]."""
         q, k, v = (linear(h).unflatten(1, (self.num_heads, -1)) for linear in (self.query, self.key, self.value))
         where = {"layout": batch.layout, "exchange": self.exchange}
         if self.edge_path is None:
+            where["kernel"] = self.kernel
             mixed = biased_attention(q, k=k, v=v, table=self.distance.table, buckets=batch.buckets, **where)
         else:
             bias = self.edge_path.bias(batch, distance=self.distance)

@@ -8,8 +8,10 @@ outputs of two blocks exactly, ``attend_block_backward`` gives this block's shar
 log-sum-exp over *all* blocks is known. Only one tile of scores exists at any time; backward computes it anew
 (Dao et al., FlashAttention, NeurIPS 2022, section 3.1).
 
-Shapes: n query rows, m keys, H heads, d_h head size, B buckets. Plain torch; deterministic on every device. It is the
-form that needs no compiler: ``workers.ops.attention_kernels`` chooses between this one and others.
+Shapes: n query rows, m keys, H heads, d_h head size, B buckets. Of bfloat16 and float16, outputs, log-sum-exp and
+gradients are in float32 (``sum_type``), so that blocks are joined without rounding in between. Plain torch;
+deterministic on every device. It is the form that needs no compiler: ``workers.ops.attention_kernels`` chooses between
+this one and others.
 """
 
 import math
@@ -35,6 +37,7 @@ def attend_block(
     ``buckets`` uint8 [n, m], ``table`` [H, B]. A row without keys (m = 0) gives zeros and -inf. ``dropout`` drops
     weights after the softmax; the log-sum-exp is that of all scores. A bucket past the table is an error.
     """
+    q, k, v, table = (x.to(sum_type(x.dtype)) for x in (q, k, v, table))
     n, num_heads, _ = q.shape
     out = torch.zeros_like(q)
     lse = q.new_full((n, num_heads), -math.inf)
@@ -85,6 +88,7 @@ def attend_block_backward(
     dtable is to be summed over all blocks, dk and dv over all blocks of queries. ``dropout`` is that of
     forward.
     """
+    grad_out, q, k, v, table = (x.to(sum_type(x.dtype)) for x in (grad_out, q, k, v, table))
     num_heads, head_size = q.shape[1:]
     grad_table = torch.zeros(table.shape, dtype=torch.float64, device=table.device)
     if not len(q) or not len(k):
@@ -111,6 +115,11 @@ def attend_block_backward(
     grad_k.copy_(sum_k.transpose(0, 1))
     grad_v.copy_(sum_v.transpose(0, 1))
     return grad_table
+
+
+def sum_type(dtype: torch.dtype) -> torch.dtype:
+    """In what the sums over keys and rows of tensors of ``dtype`` are kept."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def sum_by_bucket(values: Tensor, buckets: Tensor, *, num_buckets: int) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from workers.ops.attend_block import merge
+from workers.ops.attend_block import merge, sum_type
 from workers.ops.attention_dropout import AttentionDropout, PairDropout
 from workers.ops.attention_kernels import AttentionKernel, kernel_for
 from workers.ops.heads import AllHeads, Heads
@@ -96,7 +96,8 @@ class _BiasedAttention(torch.autograd.Function):
         masks: Callable[..., PairDropout | None],
         kernel: AttentionKernel,
     ) -> Tensor:
-        out, lse = torch.zeros_like(q), q.new_full(q.shape[:2], float("-inf"))
+        dtype = sum_type(q.dtype)
+        out, lse = torch.zeros_like(q, dtype=dtype), q.new_full(q.shape[:2], float("-inf"), dtype=dtype)
 
         def attend(shard: int, block: Tensor) -> None:
             for graph in range(layout.num_graphs):
@@ -112,6 +113,7 @@ class _BiasedAttention(torch.autograd.Function):
                 out[rows], lse[rows] = merge(out[rows], lse[rows], other_out=part, other_lse=part_lse)
 
         exchange.visit(kv, layout=layout, visitor=attend)
+        out = out.to(q.dtype)
         ctx.save_for_backward(q, kv, table, out, lse, *buckets)
         ctx.layout, ctx.exchange, ctx.masks, ctx.kernel = layout, exchange, masks, kernel
         return out
@@ -120,12 +122,13 @@ class _BiasedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, kv, table, out, lse, *buckets = ctx.saved_tensors
         layout: RowLayout = ctx.layout
-        delta = (grad_out * out).sum(dim=2)
-        grad_q = torch.zeros_like(q)
+        dtype = sum_type(q.dtype)
+        delta = (grad_out.to(dtype) * out).sum(dim=2)
+        grad_q = torch.zeros_like(q, dtype=dtype)
         grad_table = torch.zeros(table.shape, dtype=torch.float64, device=table.device)
 
         def attend_back(shard: int, block: Tensor) -> Tensor:
-            grad_block = torch.empty_like(block)
+            grad_block = torch.empty_like(block, dtype=dtype)
             for graph in range(layout.num_graphs):
                 rows, keys = layout.rows(layout.shard, graph), layout.rows(shard, graph)
                 dtable = ctx.kernel.attend_block_backward(
@@ -146,7 +149,7 @@ class _BiasedAttention(torch.autograd.Function):
             return grad_block
 
         grad_kv = ctx.exchange.visit_and_sum(kv, layout=layout, visitor=attend_back)
-        return grad_q, grad_kv, grad_table.to(table.dtype), None, None, None, None, None
+        return grad_q.to(q.dtype), grad_kv.to(kv.dtype), grad_table.to(table.dtype), None, None, None, None, None
 
 
 def _mask(

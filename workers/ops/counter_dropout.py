@@ -12,7 +12,7 @@ from torch import Tensor, nn
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64
 _MIX64 = (-4658895280553007687, -7723592293110705685)  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 # Appleby, MurmurHash3, finaliser of 32 bits
-_MIX32 = (-2048144789, -1028477387)  # 0x85EBCA6B, 0xC2B2AE35
+MIX32 = (-2048144789, -1028477387)  # 0x85EBCA6B, 0xC2B2AE35
 _MASK64 = (1 << 64) - 1
 
 
@@ -74,7 +74,7 @@ def column_bits(ids: Tensor) -> Tensor:
 def is_kept(rows: Tensor, columns: Tensor, *, threshold: int) -> Tensor:
     """Bool, where ``row_bits`` meet ``column_bits``; the two are broadcast against each other."""
     bits = rows + columns  # int32, wraps around
-    for shift, factor in zip((16, 13), _MIX32, strict=True):
+    for shift, factor in zip((16, 13), MIX32, strict=True):
         bits.bitwise_xor_(bits >> shift).mul_(factor)
     return bits >= threshold
 

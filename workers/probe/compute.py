@@ -22,6 +22,7 @@ from workers.data.graph import GraphDataset
 from workers.data.partition import NodeCut
 from workers.megagraph.encoded_rows import RowEncoder
 from workers.model_specs import CustomSpec, ModelSpec
+from workers.models.attention import choose_kernel
 from workers.models.registry import build_model
 from workers.models.units import GraphTransformer, kind_of
 from workers.ops.heads import AllHeads, Heads
@@ -158,6 +159,7 @@ class _Bench:
         model = build_model(self._spec, num_features=dataset.num_features, num_classes=dataset.num_classes)
         assert isinstance(model, GraphTransformer)
         self._model = model.to(**self._options).train()
+        choose_kernel(self._model, name=self._training.attention_kernel)
 
     def measure(self, size: UnitSize, *, num_threads: int, repeats: int) -> list[UnitSample]:
         """One sample per unit at one size."""

@@ -18,7 +18,7 @@ from workers.training.objective import resolve_objective
 
 # How much is dropped decides no time; whether, the shape says.
 _NOT_COMPUTED = frozenset({"name", "dropout", "input_dropout"})
-_SOFTWARE = ("graphmill", "numba", "numpy", "torch", "torch-geometric")
+_SOFTWARE = ("graphmill", "numba", "numpy", "torch", "torch-geometric", "triton")
 
 
 def describe_job(spec: TrainSpec, dataset: GraphDataset) -> JobShape:
@@ -61,7 +61,7 @@ def _describe_transformer(spec: TrainSpec, model: TransformerSpec, dataset: Grap
     sizes = tuple(graph.num_nodes for graph in dataset.graphs if _is_trained(graph))
     needs, fields = model.needs, model.model_dump(mode="json")
     distance, hops = needs.max_distance or 0, needs.num_hops
-    is_dense = needs.max_distance is not None
+    is_dense, asked = needs.max_distance is not None, spec.training.attention_kernel
     return TransformerShape(
         model=model.name,
         units=model.units,
@@ -79,7 +79,10 @@ def _describe_transformer(spec: TrainSpec, model: TransformerSpec, dataset: Grap
         + (0 if hops is None else (hops + 1) * dataset.num_features),
         pair_bytes=is_dense + needs.edge_paths * distance,
         num_edges=_num_edges(needs, dataset),
-        options=tuple((name, json.dumps(value)) for name, value in fields.items() if name not in _NOT_COMPUTED),
+        options=(
+            *((name, json.dumps(value)) for name, value in fields.items() if name not in _NOT_COMPUTED),
+            *((("attention_kernel", asked),) if asked != "auto" else ()),
+        ),
         graph_sizes=sizes,
         other_graph_sizes=tuple(graph.num_nodes for graph in dataset.graphs if not _is_trained(graph)),
         graphs_per_step=min(spec.training.batch_size, len(sizes)),
