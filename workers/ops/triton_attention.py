@@ -18,9 +18,9 @@ from workers.ops.attention_dropout import PairDropout
 from workers.ops.triton_kernels import forward_kernel, key_gradient_kernel, query_gradient_kernel
 
 VERSION = triton.__version__
-# Bytes of a head up to which tiles of 64 x 64 fit the registers and shared memory of every GPU from Ampere on; above,
-# they are 32 x 32 (chosen, not measured).
-_NARROW_BYTES = 256
+# Bytes of a head up to which tiles of 64 x 64 fit the registers of a program, as the assembler for compute capability
+# 8.0 and 9.0 says; above, they are 32 x 32. Sums of float32, without tensor cores, take twice the threads (not timed).
+_NARROW_BYTES = 128
 # Sums by bucket that a program holds for each of its rows; larger tables take as many programs (chosen, not measured).
 _LARGEST_GROUP = 32
 
@@ -118,11 +118,12 @@ def _tiles(q: Tensor) -> dict[str, int]:
     width = max(16, triton.next_power_of_2(head_size))  # of what tensor cores take
     is_narrow = width * q.element_size() <= _NARROW_BYTES
     side = 64 if is_narrow else 32
+    num_warps = 8 if is_narrow and q.element_size() == 4 else 4
     return {
         "HEAD_SIZE": head_size,
         "WIDTH": width,
         "ROWS": side,
         "KEYS": side,
-        "num_warps": 4,
+        "num_warps": num_warps,
         "num_stages": 2 if is_narrow else 1,
     }

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,13 +48,10 @@ print(json.dumps(shared))
 """
 
 
-@pytest.mark.parametrize(
-    ("head_size", "dtype", "drops"), [(16, "float32", True), (64, "bfloat16", False)], ids=["float32", "bfloat16"]
-)
-def test_all_kernels_compile_for_cuda_and_fit_its_shared_memory(head_size: int, dtype: str, drops: bool) -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+def test_all_kernels_compile_for_cuda_and_fit_its_shared_memory(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE, json.dumps([head_size, dtype, drops])],
+        [sys.executable, "-c", COMPILE, json.dumps([16, "float32", True])],
         capture_output=True,
         text=True,
         timeout=300,
