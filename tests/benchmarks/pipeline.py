@@ -98,7 +98,9 @@ def plan_of(units_of_stages: Sequence[tuple[str, ...]]) -> MegaGraphPlan:
 
 def play_steps(rank: int, world_size: int, rounds: int) -> dict[str, list[Played]]:
     """Both sides in turn, ``rounds`` times after one that is not counted."""
-    graphs = [build_graph(NUM_NODES, random_edges(NUM_NODES, 2 * NUM_NODES, seed=seed), seed=seed) for seed in range(16)]
+    graphs = [
+        build_graph(NUM_NODES, random_edges(NUM_NODES, 2 * NUM_NODES, seed=seed), seed=seed) for seed in range(16)
+    ]
     case = Case(build_set(graphs), spec=SPEC, num_micro_batches=NUM_MICRO_BATCHES, dtype=torch.float32)
     steps, found = {}, {"even": [], "ours": []}
     for name, first in (("even", EVEN), ("ours", OURS)):
