@@ -23,8 +23,9 @@ class TransformerShape(Frozen):
 
     ``mixes`` are the ways in which rows meet. ``num_tokens`` hidden vectors are handed on for each row. Ready before a
     step lie ``extra_columns`` numbers for each row beside its features, ``pair_bytes`` for each pair of nodes of a
-    graph, and the ``num_edges`` of all graphs (0 where the model uses none). ``options`` are the model's own fields,
-    as text: jobs that differ in any share no profile.
+    graph, and the ``num_edges`` of all graphs (0 where the model uses none). Where distances are held of near pairs
+    alone, ``near_pairs[k]`` of them belong to those ⌈N/2^k⌉ rows of each graph that have the most. ``options`` are the
+    model's own fields, as text: jobs that differ in any share no profile.
     """
 
     kind: Literal["megagraph"] = "megagraph"
@@ -41,6 +42,7 @@ class TransformerShape(Frozen):
     num_tokens: int = 1
     extra_columns: int = 0
     pair_bytes: int = 1
+    near_pairs: tuple[int, ...] = ()
     num_edges: int = 0
     options: tuple[tuple[str, str], ...] = ()
     graph_sizes: tuple[int, ...]
@@ -48,6 +50,7 @@ class TransformerShape(Frozen):
     graphs_per_step: int = 1
     uses_dropout: bool = False
     uses_input_dropout: bool = False
+    uses_attention_dropout: bool = False
     dtype: Literal["float32", "float64"] = "float32"
 
     @property

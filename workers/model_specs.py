@@ -15,12 +15,17 @@ Kind = Literal["megagraph", "mqgnn"]
 Pooling = Literal["none", "mean", "sum"]
 Norm = Literal["batch", "layer"]
 MessagePassing = Literal["gcn", "gine"]
+# Of the distances: a byte for every pair, 5 bytes for each pair within reach, or what ``workers.training.model_fit``
+# finds the smaller one for the data set.
+IndexForm = Literal["dense", "near_pairs", "auto"]
 
 
 class Needs(Frozen):
     """What a model asks to know of every graph, besides features and degrees; None, 0 or False where it does not."""
 
     max_distance: int | None = Field(default=None, ge=1, le=250)  # hops up to so many, one bucket more for the rest
+    near_pairs: bool = False  # of the distances only those of pairs within reach; else a byte for every pair
+    pair_dropout: bool = False  # ids of all nodes of a graph: dropout of pairs is a function of both
     edge_paths: bool = False  # the types of the edges on one shortest path of every pair, up to max_distance of them
     edges: bool = False  # edges into own rows
     edge_types: int = Field(default=0, ge=0, le=254)  # kinds of edges that are told apart; 0: all are alike
@@ -29,6 +34,15 @@ class Needs(Frozen):
     laplacian_size: int = Field(default=0, ge=0, le=512)  # eigenvectors of the Laplacian
     walk_length: int = Field(default=0, ge=0, le=512)  # return probabilities of walks of 1 … so many steps
     num_hops: int | None = Field(default=None, ge=0, le=64)  # features summed over 0 … so many hops
+
+    @model_validator(mode="after")
+    def _near_pairs_have_distances(self) -> "Needs":
+        if self.near_pairs and (self.max_distance is None or self.edge_paths):
+            raise ValueError(
+                "near_pairs are those within max_distance hops, and edge_paths are of all pairs; found max_distance"
+                f" {self.max_distance}, edge_paths {self.edge_paths}: give a max_distance, and one of the two"
+            )
+        return self
 
 
 def mixes_of(needs: Needs, *, has_sums: bool) -> tuple[Mixing, ...]:
@@ -89,7 +103,18 @@ class GraphormerSpec(TransformerFields):
     ffn_ratio: float = Field(default=1.0, gt=0, le=8)
     input_dropout: float = Field(default=0.7, ge=0, lt=1)
     max_distance: int = Field(default=2, ge=1, le=250, description="farther pairs share the far bucket")
+    index: IndexForm = "auto"
+    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     edge_types: int = Field(default=0, ge=0, le=254, description="kinds of edges to tell apart; 0: none")
+
+    @model_validator(mode="after")
+    def _paths_are_of_all_pairs(self) -> "GraphormerSpec":
+        if self.edge_types and self.index == "near_pairs":
+            raise ValueError(
+                f"index 'near_pairs' leaves out the pairs whose edge paths edge_types {self.edge_types} asks for;"
+                " choose index 'dense', or edge_types 0"
+            )
+        return self
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -100,7 +125,13 @@ class GraphormerSpec(TransformerFields):
     @property
     def needs(self) -> Needs:
         """Hop distances for the bias, and the edges on the paths."""
-        return Needs(max_distance=self.max_distance, edge_paths=self.edge_types > 0, edge_types=self.edge_types)
+        return Needs(
+            max_distance=self.max_distance,
+            near_pairs=self.index == "near_pairs",
+            pair_dropout=self.attention_dropout > 0,
+            edge_paths=self.edge_types > 0,
+            edge_types=self.edge_types,
+        )
 
 
 class _PositionedFields(TransformerFields):
@@ -144,6 +175,8 @@ class GraphGPSSpec(_MessagePassingFields):
 
     name: Literal["graphgps"] = "graphgps"
     max_distance: int = Field(default=2, ge=1, le=250, description="farther pairs share the far bucket")
+    index: IndexForm = "auto"
+    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -157,6 +190,8 @@ class GraphGPSSpec(_MessagePassingFields):
             edges=True,
             edge_types=self.edge_types,
             max_distance=self.max_distance,
+            near_pairs=self.index == "near_pairs",
+            pair_dropout=self.attention_dropout > 0,
             laplacian_size=self.laplacian_size,
             walk_length=self.walk_length,
         )

@@ -15,6 +15,7 @@ from planner.fitting import UnitCurves, Work
 MARGIN_FRACTION = 0.10
 MARGIN_BYTES = 32 * 2**20
 _ADAM_MOMENTS = 2
+_NEAR_PAIR_BYTES, _NEAR_ROW_BYTES = 4 + 1, 8
 _ROW_EDGE_BYTES = 6 * 8  # int64: source, type, target; the same edge by its source
 _ROW_BYTES = 3 * 8 + 1  # degree, number and label as int64, split as int8
 # As in workers.mqgnn.evaluation: rows of one chunk, matrices of that size, and bytes of an edge while it is sampled.
@@ -64,6 +65,18 @@ def joined_input_bytes(work: Work, *, num_features: int, element_bytes: int, gra
 def pair_index_bytes(work: Work, *, pair_bytes: int) -> float:
     """Distance index and paths of (row, column) pairs, once for all layers: N²/P of every graph that a rank meets."""
     return pair_bytes * work.num_pairs
+
+
+def near_index_bytes(work: Work, *, near_pairs: Sequence[int], cp_degree: int) -> float:
+    """Distance index of near pairs, R rows: a column (int32), a bucket and, for each row, its end (int64).
+
+    ``near_pairs[k]`` are those of the heaviest ⌈N/2^k⌉ rows, so a shard of ⌈N/cp⌉ rows has no more than those of the
+    largest 2^k ≤ cp, however nodes are ordered.
+    """
+    if not near_pairs:
+        return 0.0
+    halvings = min(cp_degree.bit_length(), len(near_pairs)) - 1
+    return _NEAR_PAIR_BYTES * near_pairs[halvings] + _NEAR_ROW_BYTES * work.num_rows
 
 
 def edge_bytes(num_edges: int) -> int:

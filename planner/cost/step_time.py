@@ -225,6 +225,7 @@ class _StagePricer:
             + memory.gradient_bucket_bytes(parameter_bytes, num_ranks=self._plan.world_size)
             + memory.input_bytes(met, num_features=self._num_inputs, element_bytes=self._element_bytes)
             + memory.pair_index_bytes(met, pair_bytes=self._shape.pair_bytes)
+            + memory.near_index_bytes(met, near_pairs=self._shape.near_pairs, cp_degree=self._stage.cp_degree)
             + memory.edge_bytes(self._shape.num_edges)
         )
 

@@ -4,7 +4,9 @@ Every probe is one whole training step in fresh processes, Adam's moments includ
 ends when the largest graph that fits and the smallest one that does not are 3 percent apart; the former counts.
 
 Our limit is that of the index, N^2 / P bytes per rank: with nothing beside it sqrt(P * 2 GiB) = 92,681 nodes. What
-blocks keep for backward (rows, not pairs) takes its part of that. Beyond, only an index of near pairs would help.
+blocks keep for backward (rows, not pairs) takes its part of that. Beyond, an index of near pairs helps: the details say
+what a rank takes with it on a graph of skewed degrees, at sizes whose step takes less than a minute, and where the line
+through them meets 2 GiB. A step there would take hours, so that number is extrapolated, and no figure.
 """
 
 import math
@@ -20,6 +22,7 @@ LIMIT_BYTES = 2 * 2**30
 TOLERANCE = 0.03
 DENSE_BAR, ULYSSES_BAR = 8.0, 3.0
 NUM_RANKS = 4
+NEAR_SIZES = (12_288, 24_576)
 # side: where its search starts, below its limit by the sizes of its tensors, so that no probe asks for far too much
 STARTS = {"ours": 65536, "dense": 2048, "ulysses": 4096}
 
@@ -53,6 +56,7 @@ def compare_limits(peak_of: Callable[[Side, Size], int]) -> Outcome:
             return peak
 
         limits[name] = largest(peak_with, start=STARTS[name], limit_bytes=LIMIT_BYTES)
+    near = {num_nodes: peak_of(Side(NUM_RANKS), near_size(num_nodes)) for num_nodes in NEAR_SIZES}
     figures = {
         "n_ratio": limits["ours"].num_nodes / limits["dense"].num_nodes,
         "n_ratio_ulysses": limits["ours"].num_nodes / limits["ulysses"].num_nodes,
@@ -60,8 +64,20 @@ def compare_limits(peak_of: Callable[[Side, Size], int]) -> Outcome:
     return Outcome(
         figures,
         {"n_ratio": figures["n_ratio"] >= DENSE_BAR, "n_ratio_ulysses": figures["n_ratio_ulysses"] >= ULYSSES_BAR},
-        {name: {"num_nodes": limit.num_nodes, "peak_bytes": limit.probes} for name, limit in limits.items()},
+        {name: {"num_nodes": limit.num_nodes, "peak_bytes": limit.probes} for name, limit in limits.items()}
+        | {"near_pairs": {"peak_bytes": near, "extrapolated_num_nodes": extrapolated(near, limit_bytes=LIMIT_BYTES)}},
     )
+
+
+def near_size(num_nodes: int) -> Size:
+    """The same model on near pairs, which are few within two hops."""
+    return Size(num_nodes=num_nodes, max_distance=2, index="near_pairs")
+
+
+def extrapolated(peaks: dict[int, int], *, limit_bytes: int) -> int:
+    """Where the line through the least and the largest size meets the limit."""
+    (first, low), *_, (last, high) = sorted(peaks.items())
+    return round(last + (limit_bytes - high) * (last - first) / (high - low))
 
 
 def largest(peak_of: Callable[[int], int], *, start: int, limit_bytes: int) -> Limit:

@@ -14,14 +14,17 @@ import numpy as np
 import torch
 
 from tests.benchmarks.baselines.dense_attention import FORMS, apply_dense_attention
+from tests.benchmarks.power_law_graph import power_law_edges
 from tests.distributed.equality import Case, build, plan_of, spread
 from tests.distributed.odd_graphs import build_graph, build_set, random_edges
 from tests.kit.gloo_pool import GlooPool
 from tests.kit.objectives import CROSS_ENTROPY
 from workers.comm.ulysses import HeadShards
+from workers.data.edges import targets_of
 from workers.data.graph import Graph
 from workers.megagraph import encoded_rows
 from workers.megagraph.training_step import run_step
+from workers.model_specs import IndexForm
 from workers.ops.heads import AllHeads
 from workers.spec import GraphormerSpec, TrainingSpec
 from workers.training.memory import PeakMemory
@@ -32,19 +35,32 @@ LONGEST_RUN_S = 1800.0  # a step of the largest graphs takes minutes
 
 @dataclass(frozen=True)
 class Size:
-    """The graph and the model. ``max_distance`` 14 makes 16 buckets."""
+    """The graph and the model. ``max_distance`` 14 makes 16 buckets.
+
+    With ``index`` ``near_pairs`` the graph has skewed degrees, and its distances are searched for, not drawn.
+    """
 
     num_nodes: int = 4096
     num_layers: int = 4
     hidden_size: int = 128
     num_heads: int = 8
     max_distance: int = 14
+    index: IndexForm = "dense"
 
     @property
     def spec(self) -> GraphormerSpec:
         """Without dropout: it would cost every side the same."""
-        fields = {name: getattr(self, name) for name in ("num_layers", "hidden_size", "num_heads", "max_distance")}
+        names = ("num_layers", "hidden_size", "num_heads", "max_distance", "index")
+        fields = {name: getattr(self, name) for name in names}
         return GraphormerSpec(**fields, dropout=0.0, input_dropout=0.0)
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """About four edges for each node."""
+        if self.index == "dense":
+            return random_edges(self.num_nodes, 4 * self.num_nodes, seed=0)
+        indptr, indices = power_law_edges(self.num_nodes, num_edges=8 * self.num_nodes)
+        return np.stack([indices, targets_of(indptr)], axis=1).tolist()
 
 
 @dataclass(frozen=True)
@@ -96,14 +112,14 @@ def train(rank: int, world_size: int, side: Side, size: Size, num_steps: int) ->
     """One rank's part. Everything is used in small first: libraries, connections, buffers are no side's cost."""
     torch.set_num_threads(side.num_threads)
     meter = PeakMemory()
-    _train(rank, side, Size(num_nodes=64), num_steps=1)
+    _train(rank, side, Size(num_nodes=64, index=size.index), num_steps=1)
     meter.start()
     losses, seconds = _train(rank, side, size, num_steps=num_steps)
     return Measured(losses, seconds[1:], meter.peak_bytes())
 
 
 def _train(rank: int, side: Side, size: Size, *, num_steps: int) -> tuple[list[float], list[float]]:
-    graph = build_graph(size.num_nodes, random_edges(size.num_nodes, 4 * size.num_nodes, seed=0), seed=0)
+    graph = build_graph(size.num_nodes, size.edges, seed=0)
     case = Case(
         build_set([graph]),
         spec=size.spec,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.benchmarks.megagraph_limit import LIMIT_BYTES, TOLERANCE, compare_limits, largest
+from tests.benchmarks.megagraph_limit import LIMIT_BYTES, TOLERANCE, compare_limits, extrapolated, largest
 from tests.benchmarks.megagraph_memory import compare_memory
 from tests.benchmarks.megagraph_sides import Side, Size, dense_sides, measure_side
 from tests.benchmarks.megagraph_speed import compare_speed
@@ -69,6 +69,16 @@ def test_limits_are_compared_by_numbers_of_nodes() -> None:
         pairs = size.num_nodes**2 / side.num_ranks
         return round(pairs if side.dense is None else 256 * pairs)
 
-    figures = compare_limits(peak).figures
-    assert figures["n_ratio"] == pytest.approx(32, rel=TOLERANCE)
-    assert figures["n_ratio_ulysses"] == pytest.approx(16, rel=TOLERANCE)
+    outcome = compare_limits(peak)
+    assert outcome.figures["n_ratio"] == pytest.approx(32, rel=TOLERANCE)
+    assert outcome.figures["n_ratio_ulysses"] == pytest.approx(16, rel=TOLERANCE)
+
+
+def test_the_size_that_would_fit_lies_on_the_line_of_those_measured() -> None:
+    assert extrapolated({100: 1_000, 300: 1_400}, limit_bytes=2_000) == 600
+
+
+def test_near_pairs_train_on_one_rank_and_on_four_alike(pool: GlooPool) -> None:
+    size = replace(TINY, num_nodes=300, index="near_pairs", max_distance=2)
+    alone, four = (measure_side(pool, Side(num_ranks), size, num_steps=3) for num_ranks in (1, 4))
+    assert four.losses == pytest.approx(alone.losses, rel=1e-4)

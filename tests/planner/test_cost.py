@@ -169,6 +169,15 @@ def test_index_inputs_and_ring_buffers_by_hand():
     assert memory.ring_buffer_bytes(256_000, cp_degree=1) == 0
 
 
+def test_near_pairs_are_charged_as_those_of_the_heaviest_rows_by_hand():
+    work, near_pairs = Work(num_visits=1, num_rows=500, num_pairs=500_000), (9_000, 6_000, 4_000)
+    by_degree = {1: 9_000, 2: 6_000, 3: 6_000, 4: 4_000, 64: 4_000}
+    for cp_degree, pairs in by_degree.items():
+        index_bytes = memory.near_index_bytes(work, near_pairs=near_pairs, cp_degree=cp_degree)
+        assert index_bytes == 5 * pairs + 8 * 500, cp_degree
+    assert memory.near_index_bytes(work, near_pairs=(), cp_degree=2) == 0
+
+
 def test_the_margin_is_a_tenth_and_32_mib():
     assert memory.with_margin(100 * MIB) == 110 * MIB + 32 * MIB
 

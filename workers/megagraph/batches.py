@@ -47,6 +47,7 @@ class _GraphShard:
     x: Tensor
     degree: Tensor
     node_ids: Tensor
+    graph_node_ids: Tensor | None  # of all shards
     y: Tensor
     split: Tensor
     ids: Tensor
@@ -103,6 +104,7 @@ class ShardedBatches:
             layout=layout,
             draw=draw,
             graph_ids=torch.tensor(graphs, dtype=torch.int64, device=self._device),
+            graph_node_ids=tuple(shard.graph_node_ids for shard in shards if shard.graph_node_ids is not None),
             **self._encodings(graphs, [shard.encoded for shard in shards]),
         )
         outputs = () if self._dataset.task == "classes" else (self._dataset.num_classes,)
@@ -169,6 +171,9 @@ class ShardedBatches:
             x=self._placed(graph.features.gather(nodes), self._dtype),
             degree=self._placed(graph.in_degrees(nodes), torch.int64),
             node_ids=self._placed(nodes + self._first_ids[index], torch.int64),
+            graph_node_ids=self._placed(cut.order + self._first_ids[index], torch.int64)
+            if self._needs.pair_dropout
+            else None,
             y=self._placed(y, self._label_dtype),
             split=self._placed(split, torch.int8),
             ids=self._placed(ids, torch.int64),

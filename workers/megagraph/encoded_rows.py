@@ -2,16 +2,19 @@
 
 Each rank computes that of its own rows, in the order of the cut. Laplacian eigenvectors are those of the whole graph,
 and within equal eigenvalues their basis is the solver's: they are computed once and read from the cache by everyone.
+Near pairs of a data set's only graph are kept there as well, by shard, and mapped: the next run with this cut, a
+restart among them, searches no more.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from workers.data.graph import Graph, GraphDataset
-from workers.data.graph_encodings.distances import distance_buckets
+from workers.data.graph_encodings.distances import PairIndex, distance_buckets, pairs_within
 from workers.data.graph_encodings.edge_paths import edge_paths
 from workers.data.graph_encodings.hops import hop_features
 from workers.data.graph_encodings.laplacian import laplacian_eigenvectors
@@ -22,6 +25,7 @@ from workers.data.paths import DataPaths
 from workers.data.shard_edges import shard_edges
 from workers.megagraph.wide_edges import widened_edges
 from workers.model_specs import Needs
+from workers.ops.near_pairs import NearPairs, PairBuckets
 from workers.ops.row_edges import RowEdges
 
 
@@ -29,7 +33,7 @@ from workers.ops.row_edges import RowEdges
 class EncodedRows:
     """Of the own rows n, or of the rows that attend here a (``workers.models.graph_batch.GraphBatch``), of N nodes."""
 
-    buckets: Tensor | None  # uint8 [a, N]
+    buckets: PairBuckets | None  # uint8 [a, N]
     paths: Tensor | None  # uint8 [a, N, max_distance]
     edges: RowEdges | None
     widened: RowEdges | None  # with the expander's, without global nodes
@@ -41,7 +45,8 @@ class EncodedRows:
 class RowEncoder:
     """Encodes rows of the graphs of ``dataset`` as ``needs`` says; numbers become ``dtype`` on ``device``.
 
-    ``paths`` says where eigenvectors are kept; without it they are computed here, for a process that is alone.
+    ``paths`` says where eigenvectors and near pairs are kept; without it they are computed here, for a process that is
+    alone.
     """
 
     def __init__(
@@ -78,10 +83,26 @@ class RowEncoder:
             else self._numbers(hop_features(graph, num_hops=needs.num_hops, rows=nodes)),
         )
 
-    def _pairs(self, graph: Graph, *, cut: NodeCut, attending: np.ndarray) -> Tensor | None:
-        if self._needs.max_distance is None:
+    def _pairs(self, graph: Graph, *, cut: NodeCut, attending: np.ndarray) -> PairBuckets | None:
+        max_distance = self._needs.max_distance
+        if max_distance is None:
             return None
-        return self._bytes(distance_buckets(graph, rows=attending, max_distance=self._needs.max_distance), cut=cut)
+        if not self._needs.near_pairs:
+            return self._bytes(distance_buckets(graph, rows=attending, max_distance=max_distance), cut=cut)
+        asked: dict[str, Any] = {
+            "rows": attending,
+            "max_distance": max_distance,
+            "place": None if cut.is_natural else cut.place,
+        }
+        if self._paths is None or len(self._graphs) > 1:
+            near = pairs_within(graph, **asked)
+        else:
+            near = PairIndex(*stored(pairs_within, self._graphs, paths=self._paths, **asked)[0])
+        return NearPairs(
+            *(torch.from_numpy(array).to(self._device) for array in near),
+            far=max_distance + 1,
+            num_columns=graph.num_nodes,
+        )
 
     def _paths_of(self, graph: Graph, *, cut: NodeCut, attending: np.ndarray) -> Tensor | None:
         if not self._needs.edge_paths or self._needs.max_distance is None:

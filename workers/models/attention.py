@@ -16,10 +16,14 @@ from torch.nn.functional import embedding_bag
 
 from workers.errors import KernelUnavailableError
 from workers.models.graph_batch import GraphBatch
+from workers.ops.attention_dropout import AttentionDropout
 from workers.ops.attention_kernels import AttentionKernel, named_kernel
 from workers.ops.biased_attention import Exchange, LocalExchange, biased_attention
 from workers.ops.dense_bias_attention import dense_bias_attention
+from workers.ops.near_pairs import dense_rows
 
+# Sites of dropout: block i drops weights at this number + i, far above the sites of rows, which models number from 0.
+_FIRST_SITE = 1000
 # First bias per hop, and of the far bucket. Most pairs are far: with all buckets at zero a node of a graph of thousands
 # would start with the average of the whole graph and learn to look near slowly, if at all. At -10 it takes 20,000 far
 # nodes to outweigh the node itself; one unit per hop balances a hop's nodes against the fewer ones of the hop before.
@@ -77,7 +81,8 @@ class EdgePath(nn.Module):
         for buckets, paths in zip(batch.buckets, batch.paths, strict=True):
             index = torch.where(paths > 0, paths + positions, 0).flatten(0, 1)  # [n_g N_g, positions]
             along = embedding_bag(index, weights, mode="mean", padding_idx=0)
-            parts.append(along.t().unflatten(1, buckets.shape) + distance.table[:, buckets.long()])
+            of_distance = distance.table[:, dense_rows(buckets, slice(None)).long()]
+            parts.append(along.t().unflatten(1, buckets.shape) + of_distance)
         return tuple(parts)
 
 
@@ -107,10 +112,24 @@ def choose_kernel(model: nn.Module, *, name: str) -> None:
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with the shared bias. The key projection has no bias: softmax would cancel it."""
+    """Multi-head self-attention with the shared bias. The key projection has no bias: softmax would cancel it.
 
-    def __init__(self, hidden_size: int, num_heads: int, *, distance: Distance, edge_path: EdgePath | None) -> None:
+    In training a share ``dropout`` of the weights is dropped, by counters of the pair
+    (``workers.ops.attention_dropout``); ``index`` is that of the block.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        *,
+        distance: Distance,
+        edge_path: EdgePath | None,
+        dropout: float = 0.0,
+        index: int = 0,
+    ) -> None:
         super().__init__()
+        self.dropout, self.site = dropout, _FIRST_SITE + index
         self.distance, self.edge_path = distance, edge_path
         self.num_heads = num_heads
         self.query = nn.Linear(hidden_size, hidden_size)
@@ -123,7 +142,7 @@ class Attention(nn.Module):
     def forward(self, h: Tensor, *, batch: GraphBatch) -> Tensor:
         """[n, d] from ``h`` [n, d]."""
         q, k, v = (linear(h).unflatten(1, (self.num_heads, -1)) for linear in (self.query, self.key, self.value))
-        where = {"layout": batch.layout, "exchange": self.exchange}
+        where = {"layout": batch.layout, "exchange": self.exchange, "dropout": self._drops(batch)}
         if self.edge_path is None:
             where["kernel"] = self.kernel
             mixed = biased_attention(q, k=k, v=v, table=self.distance.table, buckets=batch.buckets, **where)
@@ -131,3 +150,8 @@ class Attention(nn.Module):
             bias = self.edge_path.bias(batch, distance=self.distance)
             mixed = dense_bias_attention(q, k=k, v=v, bias=bias, **where)
         return self.out(mixed.flatten(1))
+
+    def _drops(self, batch: GraphBatch) -> AttentionDropout | None:
+        if not (self.training and self.dropout):
+            return None
+        return AttentionDropout(self.dropout, site=self.site, draw=batch.draw, node_ids=batch.graph_node_ids)

@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from workers.ops.near_pairs import PairBuckets
 from workers.ops.row_edges import Halo, RowEdges
 from workers.ops.row_layout import RowLayout
 
@@ -42,7 +43,8 @@ class GraphBatch:
     layout: RowLayout
     draw: int = 0
     graph_ids: Tensor | None = None  # int64 [g], numbers of the graphs in the data set
-    buckets: tuple[Tensor, ...] = ()  # of graph g: uint8 [n_g, N_g], distance buckets of (row, node of the graph)
+    graph_node_ids: tuple[Tensor, ...] = ()  # of graph g: int64 [N_g], ids of all its nodes, shard after shard
+    buckets: tuple[PairBuckets, ...] = ()  # of graph g: uint8 [n_g, N_g], distance buckets of (row, node of the graph)
     paths: tuple[Tensor, ...] = ()  # of graph g: uint8 [n_g, N_g, max_distance], 1 + types along a path, then zeros
     edges: RowEdges | None = None
     wide_edges: WideEdges | None = None

@@ -65,7 +65,14 @@ class GraphGPS(GraphTransformer):
             Block(
                 spec,
                 index=index,
-                attention=Attention(spec.hidden_size, spec.num_heads, distance=self.distance, edge_path=None),
+                attention=Attention(
+                    spec.hidden_size,
+                    spec.num_heads,
+                    distance=self.distance,
+                    edge_path=None,
+                    dropout=spec.attention_dropout,
+                    index=index,
+                ),
             )
             for index in range(spec.num_layers)
         )

@@ -11,8 +11,7 @@ virtual node (graphs are pooled).
 In comes a ``GraphBatch`` (some rows of some graphs), out go predictions for the same rows or graphs. The module knows
 nothing of ranks: which keys a row attends to is asked of ``attention.exchange``, which parallelism may swap. Units:
 ``features``, ``degree``, ``distance``, ``edge_path`` where edges have types, ``block.i``, ``head``; every block refers
-to the modules of the tables, so each is one parameter. Attention probabilities are not dropped, features and hidden
-states are.
+to the modules of the tables, so each is one parameter. Features, hidden states and attention weights may be dropped.
 
 Shapes: n rows here, F features, d hidden size, H heads, C classes, B = max_distance + 2 buckets.
 """
@@ -65,7 +64,14 @@ class Block(nn.Module):
     def __init__(self, spec: GraphormerSpec, *, index: int, distance: Distance, edge_path: EdgePath | None) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(spec.hidden_size)
-        self.attention = Attention(spec.hidden_size, spec.num_heads, distance=distance, edge_path=edge_path)
+        self.attention = Attention(
+            spec.hidden_size,
+            spec.num_heads,
+            distance=distance,
+            edge_path=edge_path,
+            dropout=spec.attention_dropout,
+            index=index,
+        )
         self.attention_dropout = CounterDropout(spec.dropout, site=2 + 2 * index)
         self.ffn_norm = nn.LayerNorm(spec.hidden_size)
         self.ffn = FeedForward(spec.hidden_size, ratio=spec.ffn_ratio, activation=nn.GELU)

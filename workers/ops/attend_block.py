@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from workers.ops.attention_dropout import PairDropout
+from workers.ops.near_pairs import PairBuckets, dense_rows
 
 # Elements of one tile (all heads). 2 MiB of float32 was fastest on a CPU with 2 MiB of L2 a core, flat around it; a GPU
 # wants more work in each launch (chosen, not measured).
@@ -30,12 +31,13 @@ _BUCKETS_AT_ONCE = 16
 
 
 def attend_block(
-    q: Tensor, *, k: Tensor, v: Tensor, buckets: Tensor, table: Tensor, dropout: PairDropout | None = None
+    q: Tensor, *, k: Tensor, v: Tensor, buckets: PairBuckets, table: Tensor, dropout: PairDropout | None = None
 ) -> tuple[Tensor, Tensor]:
     """Output [n, H, d_h] and log-sum-exp [n, H] of ``q`` [n, H, d_h] over the keys ``k`` and values ``v`` [m, H, d_h].
 
-    ``buckets`` uint8 [n, m], ``table`` [H, B]. A row without keys (m = 0) gives zeros and -inf. ``dropout`` drops
-    weights after the softmax; the log-sum-exp is that of all scores. A bucket past the table is an error.
+    ``buckets`` uint8 [n, m] in either form, ``table`` [H, B]. A row without keys (m = 0) gives zeros and -inf.
+    ``dropout`` drops weights after the softmax; the log-sum-exp is that of all scores. A bucket past the table is an
+    error.
     """
     q, k, v, table = (x.to(sum_type(x.dtype)) for x in (q, k, v, table))
     n, num_heads, _ = q.shape
@@ -45,7 +47,7 @@ def attend_block(
         return out, lse
     queries, keys, values = _scaled(q), k.permute(1, 2, 0).contiguous(), _by_head(v)
     for rows in _row_tiles(buckets, num_heads):
-        scores = _scores(queries[:, rows], keys, buckets[rows], table)  # [H, r, m]
+        scores = _scores(queries[:, rows], keys, dense_rows(buckets, rows), table)  # [H, r, m]
         top = scores.amax(dim=2, keepdim=True)
         weights = scores.sub_(top).exp_()
         total = weights.sum(dim=2, keepdim=True)  # [H, r, 1]
@@ -73,7 +75,7 @@ def attend_block_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    buckets: Tensor,
+    buckets: PairBuckets,
     table: Tensor,
     lse: Tensor,
     delta: Tensor,
@@ -100,7 +102,8 @@ def attend_block_backward(
     lse_of, delta_of = lse.t().unsqueeze(2), delta.t().unsqueeze(2)  # [H, n, 1]
     sum_k, sum_v = torch.zeros_like(keys), torch.zeros_like(keys)  # [H, m, d_h]
     for rows in _row_tiles(buckets, num_heads):
-        weights = _scores(queries[:, rows], keys_t, buckets[rows], table).sub_(lse_of[:, rows]).exp_()  # [H, r, m]
+        tile = dense_rows(buckets, rows)
+        weights = _scores(queries[:, rows], keys_t, tile, table).sub_(lse_of[:, rows]).exp_()  # [H, r, m]
         grad_weights = torch.bmm(grads[:, rows], values_t)
         if dropout:
             factors = dropout.factors(rows, dtype=weights.dtype)
@@ -109,7 +112,7 @@ def attend_block_backward(
         else:
             sum_v.baddbmm_(weights.transpose(1, 2), grads[:, rows])
         grad_scores = grad_weights.sub_(delta_of[:, rows]).mul_(weights)
-        grad_table += sum_by_bucket(grad_scores, buckets[rows], num_buckets=table.shape[1])
+        grad_table += sum_by_bucket(grad_scores, tile, num_buckets=table.shape[1])
         grad_q[rows] += torch.bmm(grad_scores, keys).div_(math.sqrt(head_size)).transpose(0, 1)
         sum_k.baddbmm_(grad_scores.transpose(1, 2), queries[:, rows])
     grad_k.copy_(sum_k.transpose(0, 1))
@@ -152,7 +155,7 @@ def _scaled(q: Tensor) -> Tensor:
     return _by_head(q) / math.sqrt(q.shape[2])
 
 
-def _row_tiles(buckets: Tensor, num_heads: int) -> Iterator[slice]:
+def _row_tiles(buckets: PairBuckets, num_heads: int) -> Iterator[slice]:
     n, m = buckets.shape
     step = max(1, _TILE_ELEMENTS[buckets.device.type] // (num_heads * m))
     for start in range(0, n, step):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from workers.ops.counter_dropout import column_bits, is_kept, key_of, row_bits, threshold_of
+from workers.ops.row_layout import RowLayout
 
 
 @dataclass(frozen=True)
@@ -56,3 +57,13 @@ class AttentionDropout:
         key, ids = key_of(self.draw, self.site), self.node_ids[graph]
         by_head = [row_bits(ids[rows], key=key_of(key, head)) for head in heads]
         return PairDropout(self.p, torch.stack(by_head), column_bits(ids[columns]))
+
+
+def mask_of(
+    dropout: AttentionDropout | None, *, layout: RowLayout, heads: Iterable[int], graph: int, shard: int
+) -> PairDropout | None:
+    """The mask of the rows of ``graph`` that lie here and the keys that ``shard`` holds of it; None without dropout."""
+    if dropout is None:
+        return None
+    rows, columns = layout.columns(layout.shard, graph), layout.columns(shard, graph)
+    return dropout.of_pairs(graph, rows=rows, columns=columns, heads=heads)

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from workers.ops.attend_block import merge, sum_type
-from workers.ops.attention_dropout import AttentionDropout, PairDropout
+from workers.ops.attention_dropout import AttentionDropout, PairDropout, mask_of
 from workers.ops.attention_kernels import AttentionKernel, kernel_for
 from workers.ops.heads import AllHeads, Heads
+from workers.ops.near_pairs import PairBuckets, among_columns
 from workers.ops.row_layout import RowLayout
 
 
@@ -58,7 +59,7 @@ def biased_attention(
     k: Tensor,
     v: Tensor,
     table: Tensor,
-    buckets: Sequence[Tensor],
+    buckets: Sequence[PairBuckets],
     layout: RowLayout,
     exchange: Exchange,
     dropout: AttentionDropout | None = None,
@@ -67,14 +68,14 @@ def biased_attention(
     """``softmax(q k^T / sqrt(d_h) + table[buckets]) v`` [n, H, d_h], each graph attending to itself only.
 
     ``q``, ``k``, ``v`` [n, H, d_h] hold the rows of all graphs as ``layout`` says; ``table`` [H, B]; ``buckets[g]``
-    uint8 [n_g, N_g] holds the distance bucket of every pair (row, node of the graph); its rows are own rows unless
-    ``exchange.heads`` says otherwise. Gradients flow into ``q``, ``k``, ``v`` and ``table``; that of ``table`` is this
-    process's share, to be summed over the processes. ``dropout`` drops weights, by default none; ``kernel`` is by
-    default the fastest one for such tensors.
+    uint8 [n_g, N_g], in either form (``workers.ops.near_pairs``), holds the distance bucket of every pair (row, node of
+    the graph); its rows are own rows unless ``exchange.heads`` says otherwise. Gradients flow into ``q``, ``k``, ``v``
+    and ``table``; that of ``table`` is this process's share, to be summed over the processes. ``dropout`` drops
+    weights, by default none; ``kernel`` is by default the fastest one for such tensors.
     """
     heads, own = exchange.heads, exchange.heads.own(q.shape[1])
     joined = heads.layout(layout)
-    masks = partial(_mask, dropout, layout=joined, heads=range(q.shape[1])[own])
+    masks = partial(mask_of, dropout, layout=joined, heads=range(q.shape[1])[own])
     q = heads.to_heads(q.unsqueeze(1), layout=layout).squeeze(1)
     kv = heads.to_heads(torch.stack((k, v), dim=1), layout=layout)
     out = _BiasedAttention.apply(q, kv, table[own], tuple(buckets), joined, exchange, masks, kernel or kernel_for(q))
@@ -90,7 +91,7 @@ class _BiasedAttention(torch.autograd.Function):
         q: Tensor,
         kv: Tensor,
         table: Tensor,
-        buckets: tuple[Tensor, ...],
+        buckets: tuple[PairBuckets, ...],
         layout: RowLayout,
         exchange: Exchange,
         masks: Callable[..., PairDropout | None],
@@ -106,7 +107,7 @@ class _BiasedAttention(torch.autograd.Function):
                     q[rows],
                     k=block[keys, 0],
                     v=block[keys, 1],
-                    buckets=buckets[graph][:, layout.columns(shard, graph)],
+                    buckets=among_columns(buckets[graph], layout.columns(shard, graph)),
                     table=table,
                     dropout=masks(graph=graph, shard=shard),
                 )
@@ -114,13 +115,13 @@ class _BiasedAttention(torch.autograd.Function):
 
         exchange.visit(kv, layout=layout, visitor=attend)
         out = out.to(q.dtype)
-        ctx.save_for_backward(q, kv, table, out, lse, *buckets)
-        ctx.layout, ctx.exchange, ctx.masks, ctx.kernel = layout, exchange, masks, kernel
+        ctx.save_for_backward(q, kv, table, out, lse)
+        ctx.buckets, ctx.layout, ctx.exchange, ctx.masks, ctx.kernel = buckets, layout, exchange, masks, kernel
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, kv, table, out, lse, *buckets = ctx.saved_tensors
+        q, kv, table, out, lse = ctx.saved_tensors
         layout: RowLayout = ctx.layout
         dtype = sum_type(q.dtype)
         delta = (grad_out.to(dtype) * out).sum(dim=2)
@@ -136,7 +137,7 @@ class _BiasedAttention(torch.autograd.Function):
                     q=q[rows],
                     k=block[keys, 0],
                     v=block[keys, 1],
-                    buckets=buckets[graph][:, layout.columns(shard, graph)],
+                    buckets=among_columns(ctx.buckets[graph], layout.columns(shard, graph)),
                     table=table,
                     lse=lse[rows],
                     delta=delta[rows],
@@ -150,13 +151,3 @@ class _BiasedAttention(torch.autograd.Function):
 
         grad_kv = ctx.exchange.visit_and_sum(kv, layout=layout, visitor=attend_back)
         return grad_q.to(q.dtype), grad_kv.to(kv.dtype), grad_table.to(table.dtype), None, None, None, None, None
-
-
-def _mask(
-    dropout: AttentionDropout | None, *, layout: RowLayout, heads: range, graph: int, shard: int
-) -> PairDropout | None:
-    """The mask of the rows of ``graph`` that lie here and the keys that ``shard`` holds of it."""
-    if dropout is None:
-        return None
-    rows, columns = layout.columns(layout.shard, graph), layout.columns(shard, graph)
-    return dropout.of_pairs(graph, rows=rows, columns=columns, heads=heads)

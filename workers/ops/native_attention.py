@@ -16,6 +16,7 @@ from torch import Tensor
 
 from workers.ops.attention_dropout import PairDropout
 from workers.ops.native import NativeLibrary
+from workers.ops.near_pairs import NearPairs, PairBuckets
 
 
 class _Rows(ctypes.Structure):
@@ -40,6 +41,11 @@ class _Call(ctypes.Structure):
         ("v", _Rows),
         ("buckets", ctypes.c_void_p),
         ("buckets_stride", ctypes.c_int64),
+        ("near_indptr", ctypes.c_void_p),
+        ("near_columns", ctypes.c_void_p),
+        ("near_buckets", ctypes.c_void_p),
+        ("first_column", ctypes.c_int64),
+        ("far_bucket", ctypes.c_int64),
         ("table", ctypes.c_void_p),
         ("row_bits", ctypes.c_void_p),
         ("column_bits", ctypes.c_void_p),
@@ -64,7 +70,14 @@ class NativeAttention:
     instruction_set: str
 
     def attend_block(
-        self, q: Tensor, *, k: Tensor, v: Tensor, buckets: Tensor, table: Tensor, dropout: PairDropout | None = None
+        self,
+        q: Tensor,
+        *,
+        k: Tensor,
+        v: Tensor,
+        buckets: PairBuckets,
+        table: Tensor,
+        dropout: PairDropout | None = None,
     ) -> tuple[Tensor, Tensor]:
         """See ``workers.ops.attend_block.attend_block``."""
         out, lse = torch.empty(q.shape, dtype=q.dtype), torch.empty(q.shape[:2], dtype=q.dtype)
@@ -79,7 +92,7 @@ class NativeAttention:
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        buckets: Tensor,
+        buckets: PairBuckets,
         table: Tensor,
         lse: Tensor,
         delta: Tensor,
@@ -102,7 +115,7 @@ class NativeAttention:
         name: str,
         rows: Mapping[str, Tensor],
         *,
-        buckets: Tensor,
+        buckets: PairBuckets,
         table: Tensor,
         dropout: PairDropout | None,
         **others: int,
@@ -112,10 +125,10 @@ class NativeAttention:
         assert {x.dtype for x in (*rows.values(), table)} == {q.dtype}
         assert {x.shape[1] for x in rows.values()} == {num_heads}
         assert buckets.shape == (len(q), len(k))
-        assert buckets.dtype == torch.uint8
         # Whatever is copied has to outlive the call, so it gets a name.
         rows = {field: x if x.dim() == 2 else _side_by_side(x) for field, x in rows.items()}
-        buckets, table = _side_by_side(buckets), table.contiguous()
+        table = table.contiguous()
+        buckets = buckets if isinstance(buckets, NearPairs) else _side_by_side(buckets)
         call = _Call(
             num_rows=len(q),
             num_keys=len(k),
@@ -126,13 +139,12 @@ class NativeAttention:
             instruction_set=self.library.instruction_sets[self.instruction_set],
             num_threads=torch.get_num_threads(),
             scale=1 / math.sqrt(q.shape[2]),
-            buckets=buckets.data_ptr(),
-            buckets_stride=buckets.stride(0),
             table=table.data_ptr(),
             row_bits=dropout.row_bits.data_ptr() if dropout else None,
             column_bits=dropout.column_bits.data_ptr() if dropout else None,
             threshold=dropout.threshold if dropout else 0,
             keep_scale=dropout.keep_scale if dropout else 1,
+            **_index_fields(buckets),
             **{field: _Rows(x.data_ptr(), x.stride(0), x.stride(1)) for field, x in rows.items()},
             **others,
         )
@@ -148,3 +160,14 @@ class NativeAttention:
 def _side_by_side(x: Tensor) -> Tensor:
     """``x`` with neighbours of the last dimension side by side in memory."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _index_fields(buckets: PairBuckets) -> dict[str, int]:
+    if isinstance(buckets, NearPairs):
+        arrays = {"near_indptr": buckets.indptr, "near_columns": buckets.columns, "near_buckets": buckets.buckets}
+        assert [x.dtype for x in arrays.values()] == [torch.int64, torch.int32, torch.uint8]
+        assert all(x.is_contiguous() for x in arrays.values())
+        places = {name: x.data_ptr() for name, x in arrays.items()}
+        return {**places, "first_column": buckets.first_column, "far_bucket": buckets.far}
+    assert buckets.dtype == torch.uint8
+    return {"buckets": buckets.data_ptr(), "buckets_stride": buckets.stride(0)}

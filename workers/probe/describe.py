@@ -9,6 +9,7 @@ import numpy as np
 from planner.cluster import ClusterSpec, list_hosts, room_per_rank
 from planner.profiles import JobShape, ProfileKey, SampledShape, TransformerShape
 from workers.data.graph import TRAIN, Graph, GraphDataset
+from workers.data.graph_encodings.index_form import heaviest_rows
 from workers.errors import DatasetInvalidError
 from workers.model_specs import Needs, TransformerSpec, mixes_of
 from workers.ops.native import kernel_form
@@ -17,7 +18,7 @@ from workers.training.model_fit import resolve_model
 from workers.training.objective import resolve_objective
 
 # How much is dropped decides no time; whether, the shape says.
-_NOT_COMPUTED = frozenset({"name", "dropout", "input_dropout"})
+_NOT_COMPUTED = frozenset({"name", "dropout", "input_dropout", "attention_dropout"})
 _SOFTWARE = ("graphmill", "numba", "numpy", "torch", "torch-geometric", "triton")
 
 
@@ -77,7 +78,8 @@ def _describe_transformer(spec: TrainSpec, model: TransformerSpec, dataset: Grap
         extra_columns=needs.laplacian_size
         + needs.walk_length
         + (0 if hops is None else (hops + 1) * dataset.num_features),
-        pair_bytes=is_dense + needs.edge_paths * distance,
+        pair_bytes=(is_dense and not needs.near_pairs) + needs.edge_paths * distance,
+        near_pairs=heaviest_rows(dataset.graphs, max_distance=distance) if needs.near_pairs else (),
         num_edges=_num_edges(needs, dataset),
         options=(
             *((name, json.dumps(value)) for name, value in fields.items() if name not in _NOT_COMPUTED),
@@ -88,6 +90,7 @@ def _describe_transformer(spec: TrainSpec, model: TransformerSpec, dataset: Grap
         graphs_per_step=min(spec.training.batch_size, len(sizes)),
         uses_dropout=fields.get("dropout", 0) > 0,
         uses_input_dropout=fields.get("input_dropout", 0) > 0,
+        uses_attention_dropout=fields.get("attention_dropout", 0) > 0,
         dtype=spec.training.dtype,
     )
 

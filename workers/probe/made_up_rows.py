@@ -4,6 +4,7 @@ Edges are as many for each row as the data set has in the mean, from any row; no
 halo a rank with made-up edges does without.
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from planner.profiles import UnitSize
 from workers.data.graph import GraphDataset
+from workers.data.graph_encodings.index_form import mean_pairs_within
 from workers.megagraph.wide_edges import join_wide_edges
 from workers.model_specs import Needs
 from workers.models.graph_batch import GraphBatch
+from workers.ops.near_pairs import NearPairs, PairBuckets
 from workers.ops.row_edges import RowEdges
 from workers.ops.row_layout import RowLayout, even_cut
 
@@ -25,6 +28,7 @@ class MadeUpRows:
         self._needs = needs
         self._num_features = dataset.num_features
         self._edges_per_row = dataset.num_edges / max(1, dataset.num_nodes)
+        self._near_per_row = _near_per_row(needs, dataset)
         self._options = {"dtype": getattr(torch, dtype), "device": device}
         self._device = device
 
@@ -38,7 +42,10 @@ class MadeUpRows:
             node_ids=torch.arange(count, device=device),
             graph_ids=torch.arange(size.num_graphs, device=device),
             layout=RowLayout(sizes=tuple((part,) * size.num_graphs for part in shard_sizes(size))),
-            buckets=self._pairs(size, high=(needs.max_distance or 0) + 2) if needs.max_distance is not None else (),
+            graph_node_ids=(torch.arange(size.num_columns, device=device),) * size.num_graphs
+            if needs.pair_dropout
+            else (),
+            buckets=self._buckets(size, max_distance=needs.max_distance) if needs.max_distance is not None else (),
             paths=self._pairs(size, needs.max_distance or 0, high=max(1, needs.edge_types) + 1)
             if needs.edge_paths
             else (),
@@ -59,6 +66,21 @@ class MadeUpRows:
         options = {"dtype": torch.uint8, "device": self._device}
         return tuple(torch.randint(high, shape, **options) for _ in range(size.num_graphs))
 
+    def _buckets(self, size: UnitSize, *, max_distance: int) -> tuple[PairBuckets, ...]:
+        """As many near pairs a row as the data set has, evenly spread; or a bucket of every pair."""
+        if not self._needs.near_pairs:
+            return self._pairs(size, high=max_distance + 2)
+        per_row = min(size.num_columns, self._near_per_row)
+        columns = torch.arange(per_row, device=self._device) * size.num_columns // max(1, per_row)
+        near = NearPairs(
+            indptr=torch.arange(size.num_rows + 1, device=self._device) * per_row,
+            columns=columns.int().repeat(size.num_rows),
+            buckets=torch.randint(max_distance + 1, (size.num_rows * per_row,), dtype=torch.uint8, device=self._device),
+            far=max_distance + 1,
+            num_columns=size.num_columns,
+        )
+        return (near,) * size.num_graphs
+
     def _numbers(self, *shape: int) -> Tensor:
         return torch.rand(shape, **self._options)
 
@@ -75,6 +97,13 @@ class MadeUpRows:
             sources=torch.randint(max(1, count), (num_edges,), device=self._device),
             types=torch.randint(kinds, (num_edges,), device=self._device),
         )
+
+
+def _near_per_row(needs: Needs, dataset: GraphDataset) -> int:
+    if not needs.near_pairs or needs.max_distance is None:
+        return 0
+    largest = max(dataset.graphs, key=lambda graph: graph.num_nodes)
+    return math.ceil(mean_pairs_within(largest, max_distance=needs.max_distance))
 
 
 def shard_sizes(size: UnitSize) -> tuple[int, ...]:

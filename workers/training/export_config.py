@@ -28,11 +28,15 @@ def no_export(folder: Folder) -> CheckpointInvalidError:
     return CheckpointInvalidError(f"{folder.uri} holds no exported model: config.json and model.safetensors are needed")
 
 
+# Fields of a model that say how it computes: they follow from the data that it meets, and bind nothing that it learned.
+_OF_COMPUTING = frozenset({"index"})
+
+
 def check_fits(folder: Folder, *, spec: TrainSpec, dataset: GraphDataset) -> None:
     """Hold the export in ``folder`` against what it is to be used on. Raises ``ExportMismatchError``."""
     config = read_config(folder)
     asked = resolve_model(spec.model, dataset).model_dump(mode="json")
-    if config["model"] != asked:
+    if _trained(config["model"]) != _trained(asked):
         raise ExportMismatchError(
             f"job {spec.from_job} trained the model {config['model']}; the spec asks for"
             f" {asked}: repeat the model of that job"
@@ -46,3 +50,7 @@ def check_fits(folder: Folder, *, spec: TrainSpec, dataset: GraphDataset) -> Non
                 f"the model of job {spec.from_job} takes {wanted} {what}, {dataset.name} has {found}:"
                 " use it on data of the same shape"
             )
+
+
+def _trained(model: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in model.items() if name not in _OF_COMPUTING}

@@ -1,21 +1,24 @@
-"""Holds a model's spec against its data set, and fills in what follows from the data: how graphs are pooled.
+"""Holds a model's spec against its data set, and fills in what follows from the data: pooling, form of the index.
 
 spec.model + data set ─▶ resolve_model ─▶ the spec that is built, trained and exported. No tensor library in here.
 """
 
 from workers.data.graph import GraphDataset
+from workers.data.graph_encodings.index_form import is_near_form_smaller
 from workers.errors import ModelInvalidError
-from workers.model_specs import CustomSpec, ModelSpec, SampledGNNSpec
+from workers.model_specs import CustomSpec, GraphGPSSpec, GraphormerSpec, IndexForm, ModelSpec, Needs, SampledGNNSpec
 
 
 def resolve_model(model: ModelSpec, dataset: GraphDataset) -> ModelSpec:
-    """``model`` with its pooling: as it says, else none for nodes and the mean for graphs.
+    """``model`` with its pooling: as it says, else none for nodes and the mean for graphs; and the form of its index.
 
     Raises ``ModelInvalidError`` where it does not fit what is predicted, or edge types that ``dataset`` has not.
     """
     if isinstance(model, SampledGNNSpec):
         return model
     _check_edge_types(model.needs.edge_types, dataset)
+    if isinstance(model, GraphormerSpec | GraphGPSSpec) and model.index == "auto":
+        model = model.model_copy(update={"index": _index_form(model.needs, dataset)})
     if model.pooling is None:
         return model.model_copy(update={"pooling": "none" if dataset.level == "node" else "mean"})
     if (model.pooling == "none") != (dataset.level == "node") and not isinstance(model, CustomSpec):
@@ -25,6 +28,13 @@ def resolve_model(model: ModelSpec, dataset: GraphDataset) -> ModelSpec:
             f" choose {wanted}, or leave it out"
         )
     return model
+
+
+def _index_form(needs: Needs, dataset: GraphDataset) -> IndexForm:
+    assert needs.max_distance is not None, "an index is one of distances"
+    if not needs.edge_paths and is_near_form_smaller(dataset.graphs, max_distance=needs.max_distance):
+        return "near_pairs"
+    return "dense"
 
 
 def _check_edge_types(asked: int, dataset: GraphDataset) -> None:

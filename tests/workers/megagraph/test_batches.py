@@ -2,19 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from planner.plan import Partition
 from tests.distributed.odd_graphs import odd_set, one_graph
 from workers.comm.axis import Axis
 from workers.data.graph import GraphDataset, Task
 from workers.data.graph_encodings.distances import distance_buckets
+from workers.data.partition import NodeCuts
+from workers.data.paths import DataPaths
 from workers.megagraph import encoded_rows as module
 from workers.megagraph.batches import LabelledBatch, ShardedBatches
 from workers.megagraph.training_step import masked_loss
 from workers.model_specs import Needs
+from workers.ops.near_pairs import NearPairs
 from workers.spec import TrainingSpec
 from workers.training.losses import build_loss
 from workers.training.objective import resolve_objective
@@ -105,6 +110,51 @@ def test_distances_are_searched_once_per_graph(monkeypatch: pytest.MonkeyPatch) 
     made.batch((0, 1), draw=1)
     made.batch((1, 2), draw=2)
     assert searched == [10, 1, 7]
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4])
+@pytest.mark.parametrize("partition", [Partition(), Partition(order="random")], ids=lambda partition: partition.order)
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_near_pairs_say_what_the_dense_index_says(
+    degree: int, partition: Partition, is_stored: bool, tmp_path: Path
+) -> None:
+    dataset = one_graph()
+    for index in range(degree):
+        options = {
+            "axis": Axis(ranks=tuple(range(degree)), index=index),
+            "cuts": NodeCuts(dataset.graphs, partition=partition, num_parts=degree),
+            "paths": DataPaths(root=None, cache=tmp_path) if is_stored else None,
+            "dtype": torch.float32,
+            "device": torch.device("cpu"),
+        }
+        dense, near, again = (
+            ShardedBatches(dataset, needs=Needs(max_distance=2, near_pairs=is_near), **options).batch((0,), draw=0)
+            for is_near in (False, True, True)
+        )
+        for found in (near.inputs.buckets[0], again.inputs.buckets[0]):
+            assert isinstance(found, NearPairs)
+            assert torch.equal(found.dense(), dense.inputs.buckets[0])
+    assert len(list(tmp_path.glob("encodings/pairs_within-*"))) == (degree if is_stored else 0)
+
+
+def test_the_ids_of_a_whole_graph_come_in_the_order_of_the_cut() -> None:
+    dataset = odd_set()
+    cuts = NodeCuts(dataset.graphs, partition=Partition(order="random"), num_parts=2)
+    made = [
+        ShardedBatches(
+            dataset,
+            axis=Axis(ranks=(0, 1), index=index),
+            cuts=cuts,
+            needs=Needs(pair_dropout=True),
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+        ).batch((2, 0), draw=0)
+        for index in range(2)
+    ]
+    for position in range(2):
+        own = [part.inputs.node_ids[part.inputs.layout.rows(index, position)] for index, part in enumerate(made)]
+        for part in made:
+            assert torch.equal(part.inputs.graph_node_ids[position], torch.cat(own))
 
 
 def test_one_large_graph_is_not_copied_in_every_step() -> None:

@@ -46,6 +46,7 @@ class Own(nn.Module):
 
 OF_NODES = (
     GraphormerSpec(**SIZES, edge_types=1),
+    GraphormerSpec(**SIZES, index="near_pairs", attention_dropout=0.3),
     GTSpec(**SIZES, laplacian_size=2),
     GraphGPSSpec(**SIZES, walk_length=3, laplacian_size=2),
     ExphormerSpec(**SIZES, laplacian_size=2),

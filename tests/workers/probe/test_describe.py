@@ -55,6 +55,19 @@ def test_one_graph_is_one_size_and_one_graph_a_step():
     assert (shape.num_layers, shape.num_buckets, shape.num_features, shape.num_classes) == (3, 7, 8, 2)
 
 
+def test_near_pairs_are_counted_and_no_byte_lies_ready_of_other_pairs():
+    shape = describe_job(transformer_spec(max_distance=2, index="near_pairs"), dataset_of(ring_graph()))
+    assert shape.pair_bytes == 0
+    assert shape.near_pairs[:3] == (64 * 5, 32 * 5, 16 * 5)  # a node, two on either side
+    dense = describe_job(transformer_spec(max_distance=2), dataset_of(ring_graph()))
+    assert (dense.pair_bytes, dense.near_pairs) == (1, ())
+
+
+def test_how_much_attention_drops_is_no_part_of_the_shape():
+    some, more = (describe_job(transformer_spec(attention_dropout=p), dataset_of(ring_graph())) for p in (0.1, 0.2))
+    assert some == more
+
+
 def test_graphs_without_training_nodes_are_only_evaluated():
     graphs = (graph_of(10), graph_of(20, part=TEST), graph_of(30))
     shape = describe_job(transformer_spec(training=TrainingSpec(batch_size=16)), dataset_of(*graphs))
@@ -84,6 +97,8 @@ def test_a_sampled_job_on_many_graphs_is_refused_by_name():
         transformer_spec(hidden_size=128),
         transformer_spec(dropout=0.0),
         transformer_spec(input_dropout=0.0),
+        transformer_spec(attention_dropout=0.1),
+        transformer_spec(index="near_pairs"),
         transformer_spec(training=TrainingSpec(dtype="float64")),
     ],
 )

@@ -20,16 +20,20 @@ from workers.data.graph_encodings.structure import checked_rows, over_chunks, un
 
 LARGEST_MAX_DISTANCE = 254  # max_distance + 1 must fit a uint8
 _WORD = 64
+_SHARES = 64  # of the rows, searched from one after the other by each thread: what a share needs meanwhile is small
 _BIT_OF_PRODUCT = np.array(  # of (x & -x) * 0x03F79D71B4CB0A89 >> 58: the place of the lowest bit of x
     [((1 << bit) * 0x03F79D71B4CB0A89 & (1 << 64) - 1) >> 58 for bit in range(64)]
 ).argsort()
 
 
 class PairIndex(NamedTuple):
-    """CSR over the asked rows: the nodes within reach of row i stand at ``indptr[i]:indptr[i + 1]``, ascending."""
+    """CSR over the asked rows: the nodes within reach of row i stand at ``indptr[i]:indptr[i + 1]``, ascending.
+
+    ``workers.ops.near_pairs`` is made of it.
+    """
 
     indptr: np.ndarray  # int64 [n + 1]
-    columns: np.ndarray  # int32 or int64 [pairs], as the graph's indices
+    columns: np.ndarray  # int32 [pairs]
     buckets: np.ndarray  # uint8 [pairs], hops; the row itself is at 0
 
 
@@ -50,22 +54,59 @@ def distance_buckets(graph: Graph, *, rows: range | np.ndarray, max_distance: in
     return buckets
 
 
-def pairs_within(graph: Graph, *, rows: range | np.ndarray, max_distance: int, num_threads: int = 1) -> PairIndex:
-    """The pairs (row, node) at most ``max_distance`` hops apart. Raises ``ValueError`` as ``distance_buckets``."""
+def pairs_within(
+    graph: Graph,
+    *,
+    rows: range | np.ndarray,
+    max_distance: int,
+    place: np.ndarray | None = None,
+    num_threads: int = 1,
+) -> PairIndex:
+    """The pairs (row, node) at most ``max_distance`` hops apart; nodes go by their ``place`` [N], if one is given.
+
+    Besides the result it holds a share of it at a time. Raises ``ValueError`` as ``distance_buckets``.
+    """
     _check_max_distance(max_distance)
     sources = checked_rows(graph, rows)
     indptr, indices = undirected_view(graph)
-    chunk = max(1, -(-len(sources) // (4 * num_threads)))
-    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    places = np.arange(graph.num_nodes) if place is None else place
+    found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def search(first: int, last: int) -> None:
-        found[first] = _search_pairs(indptr, indices, sources[first:last], max_distance)
+        keys, sizes = _search_pairs(indptr, indices, sources[first:last], max_distance, places)
+        found[first] = (keys >> 8).astype(np.int32), (keys & 255).astype(np.uint8), sizes
 
-    over_chunks(len(sources), search, chunk=chunk, num_threads=num_threads)
-    parts = [found[first] for first in sorted(found)]
-    keys = np.concatenate([np.zeros(0, dtype=np.int64), *(keys for keys, _ in parts)])
-    sizes = np.concatenate([np.zeros(1, dtype=np.int64), *(sizes for _, sizes in parts)])
-    return PairIndex(np.cumsum(sizes), (keys >> 8).astype(indices.dtype), (keys & 255).astype(np.uint8))
+    over_chunks(len(sources), search, chunk=_rows_at_once(len(sources), num_threads), num_threads=num_threads)
+    ends = np.zeros(len(sources) + 1, dtype=np.int64)
+    for first, (*_, sizes) in found.items():
+        ends[first + 1 : first + 1 + len(sizes)] = sizes
+    np.cumsum(ends, out=ends)
+    columns, buckets = np.empty(ends[-1], dtype=np.int32), np.empty(ends[-1], dtype=np.uint8)
+    for first in sorted(found):
+        some_columns, some_buckets, sizes = found.pop(first)  # so that both copies of all pairs never stand at once
+        pairs = slice(ends[first], ends[first + len(sizes)])
+        columns[pairs], buckets[pairs] = some_columns, some_buckets
+    return PairIndex(ends, columns, buckets)
+
+
+def count_pairs_within(
+    graph: Graph, *, rows: range | np.ndarray, max_distance: int, num_threads: int = 1
+) -> np.ndarray:
+    """int64 [len(rows)]: how many pairs ``pairs_within`` finds of each row. Raises ``ValueError`` as it does."""
+    _check_max_distance(max_distance)
+    sources = checked_rows(graph, rows)
+    indptr, indices = undirected_view(graph)
+    places, counts = np.arange(graph.num_nodes), np.empty(len(sources), dtype=np.int64)
+
+    def search(first: int, last: int) -> None:
+        counts[first:last] = _search_pairs(indptr, indices, sources[first:last], max_distance, places)[1]
+
+    over_chunks(len(sources), search, chunk=_rows_at_once(len(sources), num_threads), num_threads=num_threads)
+    return counts
+
+
+def _rows_at_once(num_rows: int, num_threads: int) -> int:
+    return max(1, -(-num_rows // (_SHARES * num_threads)))
 
 
 def _check_max_distance(max_distance: int) -> None:
@@ -118,9 +159,9 @@ def _search_words(
 
 @numba.njit(nogil=True, cache=True)
 def _search_pairs(
-    indptr: np.ndarray, indices: np.ndarray, sources: np.ndarray, max_distance: int
+    indptr: np.ndarray, indices: np.ndarray, sources: np.ndarray, max_distance: int, places: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(node * 256 + hops of every pair, sorted within a row; pairs per row)."""
+    """(place of the node * 256 + hops of every pair, sorted within a row; pairs per row)."""
     num_nodes = len(indptr) - 1
     last_seen_by = np.full(num_nodes, -1, dtype=np.int64)
     queue = np.empty(num_nodes, dtype=np.int64)
@@ -148,7 +189,9 @@ def _search_pairs(
             larger = np.empty(2 * len(keys), dtype=np.int64)
             larger[:used] = keys[:used]
             keys = larger
-        keys[used : used + tail] = np.sort(queue[:tail])
+        for position in range(tail):
+            keys[used + position] = (places[queue[position] >> 8] << 8) + (queue[position] & 255)
+        keys[used : used + tail].sort()
         used += tail
         sizes[row] = tail
     return keys[:used].copy(), sizes

@@ -10,7 +10,7 @@ from tests.workers.data.graph_encodings.test_distances import graph_of
 from workers.data.edges import from_edges
 from workers.data.features import DenseFeatures, compact
 from workers.data.graph import Graph
-from workers.data.graph_encodings.distances import distance_buckets, pairs_within
+from workers.data.graph_encodings.distances import count_pairs_within, distance_buckets, pairs_within
 from workers.data.graph_encodings.edge_paths import edge_paths
 from workers.data.graph_encodings.expander import expander_edges
 from workers.data.graph_encodings.hops import hop_features
@@ -62,6 +62,13 @@ def test_the_pairs_within_reach_are_those_that_the_dense_index_says(
     assert np.array_equal(np.repeat(np.arange(len(rows)), np.diff(pairs.indptr)), near_rows)
     assert np.array_equal(pairs.columns, near_columns)
     assert np.array_equal(pairs.buckets, buckets[near_rows, near_columns])
+    assert np.array_equal(count_pairs_within(graph, **asked), np.diff(pairs.indptr))
+    order = np.random.default_rng(seed + 1).permutation(num_nodes)
+    placed = pairs_within(graph, **asked, place=np.argsort(order))
+    near_rows, near_places = np.nonzero(buckets[:, order] <= max_distance)
+    assert np.array_equal(placed.indptr, pairs.indptr)
+    assert np.array_equal(placed.columns, near_places)
+    assert np.array_equal(placed.buckets, buckets[:, order][near_rows, near_places])
 
 
 @odd_graphs

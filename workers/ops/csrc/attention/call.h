@@ -33,8 +33,16 @@ struct Call {
     double scale;
     Rows q, k, v;
 
+    // The bucket of every pair. Or, where near_indptr is not null, of the near pairs alone: row i has those at
+    // near_indptr[i] to near_indptr[i + 1], by ascending column, key j being column first_column + j; all others are in
+    // far_bucket.
     const uint8_t* buckets;  // [rows, keys], keys side by side
     int64_t buckets_stride;
+    const int64_t* near_indptr;   // [rows + 1]
+    const int32_t* near_columns;  // [pairs]
+    const uint8_t* near_buckets;  // [pairs]
+    int64_t first_column;
+    int64_t far_bucket;
     const void* table;  // [heads, num_buckets]
 
     // Dropout of attention weights: row i and key j of head h are kept where the mix of row_bits[h, i] + column_bits[j]

@@ -163,27 +163,21 @@ inline void pack_tables(T* to, const Call& call, const Unit& unit) {
     }
 }
 
-// The buckets of some rows and keys, in the caller's memory.
+// The buckets of some rows and keys.
 struct BucketBlock {
-    const uint8_t* data;
-    int64_t stride;
-    int64_t rows, keys;
-
-    BucketBlock(const Call& call, int64_t first_row, int64_t rows, int64_t first_key, int64_t keys)
-        : data(call.buckets + first_row * call.buckets_stride + first_key),
-          stride(call.buckets_stride),
-          rows(rows),
-          keys(keys) {}
+    const Call& call;
+    int64_t first_row, rows;
+    int64_t first_key, keys;
 };
 
-// to[i][j] = block[i][j], zero up to `pitch`, a multiple of 16. Returns the largest. All heads of a group read this copy:
-// the caller's rows may lie a power of two apart, and a cache holds few of those at a time.
-inline int64_t pack_buckets(uint8_t* to, int64_t pitch, const BucketBlock& block) {
+// From a dense index.
+inline int64_t copy_buckets(uint8_t* to, int64_t pitch, const BucketBlock& block) {
     typedef uint8_t Bytes __attribute__((vector_size(16), aligned(1), may_alias));
+    const Call& call = block.call;
     Bytes largest = {};
     int64_t whole = block.keys / 16 * 16;
     for (int64_t i = 0; i < block.rows; ++i, to += pitch) {
-        const uint8_t* from = block.data + i * block.stride;
+        const uint8_t* from = call.buckets + (block.first_row + i) * call.buckets_stride + block.first_key;
         for (int64_t j = 0; j < whole; j += 16) {
             Bytes x = *reinterpret_cast<const Bytes*>(from + j);
             *reinterpret_cast<Bytes*>(to + j) = x;
@@ -200,6 +194,47 @@ inline int64_t pack_buckets(uint8_t* to, int64_t pitch, const BucketBlock& block
     uint8_t most = 0;
     for (int lane = 0; lane < 16; ++lane) most = largest[lane] > most ? largest[lane] : most;
     return most;
+}
+
+// The first of [first, last), ascending, that is not below `bound`.
+inline const int32_t* first_from(const int32_t* first, const int32_t* last, int64_t bound) {
+    while (first < last) {
+        const int32_t* middle = first + (last - first) / 2;
+        if (*middle < bound) {
+            first = middle + 1;
+        } else {
+            last = middle;
+        }
+    }
+    return first;
+}
+
+// From near pairs: far, but for those.
+inline int64_t scatter_buckets(uint8_t* to, int64_t pitch, const BucketBlock& block) {
+    const Call& call = block.call;
+    int64_t first_column = call.first_column + block.first_key;
+    uint8_t far = uint8_t(call.far_bucket), most = 0;
+    for (int64_t i = 0; i < block.rows; ++i, to += pitch) {
+        fill(to, block.keys, far);
+        fill(to + block.keys, pitch - block.keys, uint8_t(0));
+        const int64_t* ends = call.near_indptr + block.first_row + i;
+        const int32_t* last = call.near_columns + ends[1];
+        const int32_t* column = first_from(call.near_columns + ends[0], last, first_column);
+        const uint8_t* bucket = call.near_buckets + (column - call.near_columns);
+        int64_t num_far = block.keys;
+        for (; column < last && *column < first_column + block.keys; ++column, ++bucket, --num_far) {
+            to[*column - first_column] = *bucket;
+            most = *bucket > most ? *bucket : most;
+        }
+        if (num_far > 0 && far > most) most = far;
+    }
+    return most;
+}
+
+// to[i][j] = the bucket of row i and key j of the block, zero up to `pitch`, a multiple of 16. Returns the largest. All
+// heads of a group read this copy: the caller's rows may lie a power of two apart, and a cache holds few of those at a time.
+inline int64_t pack_buckets(uint8_t* to, int64_t pitch, const BucketBlock& block) {
+    return block.call.near_indptr ? scatter_buckets(to, pitch, block) : copy_buckets(to, pitch, block);
 }
 
 }  // namespace graphmill::GRAPHMILL_ISA
