@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from workers.data.graph import Graph
-from workers.data.graph_encodings.distances import count_pairs_within
 
 # An int32 column and a bucket; of a row its end as int64. Mirrored by ``planner.cost.memory``.
 _PAIR_BYTES, _ROW_BYTES = 5, 8
@@ -35,7 +34,7 @@ def is_near_form_smaller(graphs: Sequence[Graph], *, max_distance: int) -> bool:
 def mean_pairs_within(graph: Graph, *, max_distance: int) -> float:
     """Nodes within reach of a node, itself among them: the mean over 512 rows, evenly spaced, or over all."""
     rows = np.unique(np.linspace(0, graph.num_nodes - 1, _SAMPLED_ROWS).astype(np.int64))
-    return float(count_pairs_within(graph, rows=rows, max_distance=max_distance).mean())
+    return float(_counts(graph, rows=rows, max_distance=max_distance).mean())
 
 
 def heaviest_rows(graphs: Sequence[Graph], *, max_distance: int) -> tuple[int, ...]:
@@ -45,7 +44,14 @@ def heaviest_rows(graphs: Sequence[Graph], *, max_distance: int) -> tuple[int, .
     """
     totals = np.zeros(_HALVINGS, dtype=np.int64)
     for graph in graphs:
-        counts = count_pairs_within(graph, rows=range(graph.num_nodes), max_distance=max_distance)
+        counts = _counts(graph, rows=np.arange(graph.num_nodes), max_distance=max_distance)
         up_to = np.cumsum(np.sort(counts)[::-1])
         totals += [up_to[-(-graph.num_nodes // 2**halving) - 1] for halving in range(_HALVINGS)]
     return tuple(totals.tolist())
+
+
+def _counts(graph: Graph, *, rows: np.ndarray, max_distance: int) -> np.ndarray:
+    # Imported when asked for: numba takes a second, and most jobs are described without it.
+    from workers.data.graph_encodings.distances import count_pairs_within
+
+    return count_pairs_within(graph, rows=rows, max_distance=max_distance)
