@@ -36,15 +36,12 @@ def with_index(case: Case, index: str) -> Case:
 
 
 @each_spread
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_near_pairs_train_to_the_bits_of_the_dense_index(
-    pool: GlooPool, spread: dict[str, object], dtype: torch.dtype
-) -> None:
-    metis = Partition(order="metis")
+def test_near_pairs_train_to_the_bits_of_the_dense_index(pool: GlooPool, spread: dict[str, object]) -> None:
+    spread = {**spread, "dtype": torch.float32}
     for case in (
-        Case(odd_set(), **spread, steps=2, dtype=dtype),  # isolated nodes, self loops, shards without rows
-        Case(one_graph(num_nodes=37), **spread, steps=2, dtype=dtype, partition=metis),
-        Case(build_set([build_graph(2, [(0, 1)], seed=1)]), **spread, dtype=dtype),
+        Case(odd_set(), **spread, steps=2),  # isolated nodes, self loops, shards without rows
+        Case(one_graph(num_nodes=37), **spread, partition=Partition(order="metis")),
+        Case(build_set([build_graph(2, [(0, 1)], seed=1)]), **spread),
     ):
         near, dense = (run(pool, with_index(case, index)) for index in ("near_pairs", "dense"))
         for ours, exact in zip(near, dense, strict=True):
@@ -55,18 +52,19 @@ def test_near_pairs_train_to_the_bits_of_the_dense_index(
                 assert torch.equal(ours.parameters[name], parameter), name
 
 
+DISTANCE = SPEC.model_copy(update={"attention_dropout": 0.4})
+EDGE_PATHS = DISTANCE.model_copy(update={"edge_types": 1})
+GPS = GraphGPSSpec(
+    num_layers=2, hidden_size=8, num_heads=2, dropout=0.0, input_dropout=0.0, norm="layer", attention_dropout=0.4
+)
 DROPPING = {
-    "distance": SPEC.model_copy(update={"attention_dropout": 0.4}),
-    "near pairs": SPEC.model_copy(update={"attention_dropout": 0.4, "index": "near_pairs"}),
-    "edge paths": SPEC.model_copy(update={"attention_dropout": 0.4, "edge_types": 1}),
-    "graphgps": GraphGPSSpec(
-        num_layers=2, hidden_size=8, num_heads=2, dropout=0.0, input_dropout=0.0, norm="layer", attention_dropout=0.4
-    ),
+    **{f"distance, {name}": (spread, DISTANCE) for name, spread in SPREADS.items()},
+    "edge paths, both": (SPREADS["both"], EDGE_PATHS),
+    "graphgps, both": (SPREADS["both"], GPS),
 }
 
 
-@each_spread
-@pytest.mark.parametrize("spec", DROPPING.values(), ids=list(DROPPING))
+@pytest.mark.parametrize(("spread", "spec"), DROPPING.values(), ids=list(DROPPING))
 def test_any_number_of_ranks_drops_the_attention_weights_of_one_process(
     pool: GlooPool, spread: dict[str, object], spec: GraphormerSpec | GraphGPSSpec
 ) -> None:
