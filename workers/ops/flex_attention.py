@@ -22,6 +22,7 @@ from torch.nn.functional import pad
 from workers.errors import KernelUnavailableError
 from workers.ops.attend_block import sum_type
 from workers.ops.attention_dropout import PairDropout
+from workers.ops.near_pairs import PairBuckets, dense_rows
 
 _SMALLEST_HEAD = 16  # of what its kernels take; smaller heads are filled up with zeros
 
@@ -36,7 +37,14 @@ class FlexAttention:
     attend: Attend
 
     def attend_block(
-        self, q: Tensor, *, k: Tensor, v: Tensor, buckets: Tensor, table: Tensor, dropout: PairDropout | None = None
+        self,
+        q: Tensor,
+        *,
+        k: Tensor,
+        v: Tensor,
+        buckets: PairBuckets,
+        table: Tensor,
+        dropout: PairDropout | None = None,
     ) -> tuple[Tensor, Tensor]:
         """See ``workers.ops.attend_block.attend_block``. Raises ``KernelUnavailableError`` for dropout."""
         if dropout is not None:
@@ -57,7 +65,7 @@ class FlexAttention:
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        buckets: Tensor,
+        buckets: PairBuckets,
         table: Tensor,
         lse: Tensor,
         delta: Tensor,
@@ -84,11 +92,12 @@ class FlexAttention:
         grad_v.copy_(dv)
         return dtable.double()
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, *, buckets: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, *, buckets: PairBuckets, table: Tensor) -> tuple[Tensor, Tensor]:
         """Output [n, H, d_h] and log-sum-exp [n, H]."""
+        tiles = dense_rows(buckets, slice(None))  # of near pairs, a byte for every pair of this block
 
         def add_bias(score: Tensor, _: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-            return score + table[head, buckets[row, column].int()]
+            return score + table[head, tiles[row, column].int()]
 
         head_size = q.shape[2]
         missing = max(0, _SMALLEST_HEAD - head_size)

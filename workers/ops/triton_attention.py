@@ -15,6 +15,7 @@ from torch import Tensor
 
 from workers.ops.attend_block import sum_type
 from workers.ops.attention_dropout import PairDropout
+from workers.ops.near_pairs import PairBuckets, dense_rows
 from workers.ops.triton_kernels import forward_kernel, key_gradient_kernel, query_gradient_kernel
 
 VERSION = triton.__version__
@@ -26,7 +27,7 @@ _LARGEST_GROUP = 32
 
 
 def attend_block(
-    q: Tensor, *, k: Tensor, v: Tensor, buckets: Tensor, table: Tensor, dropout: PairDropout | None = None
+    q: Tensor, *, k: Tensor, v: Tensor, buckets: PairBuckets, table: Tensor, dropout: PairDropout | None = None
 ) -> tuple[Tensor, Tensor]:
     """See ``workers.ops.attend_block.attend_block``. A bucket past the table gives NaN."""
     dtype = sum_type(q.dtype)
@@ -47,7 +48,7 @@ def attend_block_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    buckets: Tensor,
+    buckets: PairBuckets,
     table: Tensor,
     lse: Tensor,
     delta: Tensor,
@@ -89,20 +90,21 @@ def _rows(**rows: Tensor) -> dict[str, Tensor | int]:
 
 
 def _pairs(
-    q: Tensor, *, k: Tensor, buckets: Tensor, table: Tensor, dropout: PairDropout | None
+    q: Tensor, *, k: Tensor, buckets: PairBuckets, table: Tensor, dropout: PairDropout | None
 ) -> Mapping[str, Tensor | float | None]:
     """What the kernels know of pairs: their numbers, the bias, the mask of dropout."""
     assert buckets.shape == (len(q), len(k))
-    assert buckets.dtype == torch.uint8
-    buckets = buckets if buckets.stride(-1) == 1 else buckets.contiguous()
+    tiles = dense_rows(buckets, slice(None))  # of near pairs, a byte for every pair of this block
+    assert tiles.dtype == torch.uint8
+    tiles = tiles if tiles.stride(-1) == 1 else tiles.contiguous()
     return {
         "num_rows": len(q),
         "num_keys": len(k),
         "num_heads": q.shape[1],
         "num_buckets": table.shape[1],
         "scale": 1 / math.sqrt(q.shape[2]),
-        "buckets": buckets,
-        "buckets_row": buckets.stride(0),
+        "buckets": tiles,
+        "buckets_row": tiles.stride(0),
         "table": table.contiguous(),
         "row_bits": dropout.row_bits.contiguous() if dropout else None,
         "column_bits": dropout.column_bits.contiguous() if dropout else None,
