@@ -22,7 +22,7 @@ LIMIT_BYTES = 2 * 2**30
 TOLERANCE = 0.03
 DENSE_BAR, ULYSSES_BAR = 8.0, 3.0
 NUM_RANKS = 4
-NEAR_SIZES = (12_288, 24_576)
+NEAR_SIZES = (8_192, 16_384)
 # side: where its search starts, below its limit by the sizes of its tensors, so that no probe asks for far too much
 STARTS = {"ours": 65536, "dense": 2048, "ulysses": 4096}
 
