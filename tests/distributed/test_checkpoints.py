@@ -1,6 +1,5 @@
 """A run that stops under one plan goes on under another, on other ranks, as if nothing had happened."""
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,6 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"stages": (Width(2, cp=2), Width(3, dp=2)), "num_micro_batches": 4, "stage_schedule": "zero_bubble"},
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[GlooPool]:
-    with GlooPool(4) as pool:
-        yield pool
 
 
 def size_of(layout: dict[str, Any]) -> int:

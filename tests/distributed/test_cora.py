@@ -1,7 +1,6 @@
 """Real data: the transformer learns Cora as well as it should, and on two ranks as on one."""
 
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,6 @@ MEAN_BAR, LOWEST_BAR = 0.75, 0.73
 # Test accuracy at the best validation epoch moves by two or three points from seed to seed; rounding in another order
 # may do no more than another seed.
 SEED_NOISE = 0.03
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[GlooPool]:
-    with GlooPool(2) as pool:
-        yield pool
 
 
 def train_cora(rank: int, world_size: int, root: Path, folder: Path, seed: int) -> float:
@@ -56,7 +49,7 @@ def train_cora(rank: int, world_size: int, root: Path, folder: Path, seed: int) 
 def test_cora_on_two_ranks_reaches_the_bar_and_equals_one_rank_within_seed_noise(
     pool: GlooPool, data_root: Path, tmp_path: Path
 ) -> None:
-    by_seed = [pool.run(train_cora, data_root, tmp_path, seed, timeout_s=900) for seed in SEEDS]
+    by_seed = [pool.run(train_cora, data_root, tmp_path, seed, world_size=2, timeout_s=900) for seed in SEEDS]
     assert all(first == second for first, second in by_seed), "ranks report one accuracy"
     accuracies = [first for first, _ in by_seed]
     assert statistics.mean(accuracies) >= MEAN_BAR, accuracies

@@ -1,7 +1,6 @@
 """Whole runs: any ranks learn the same, a resumed run is the run that never stopped, the export needs no ranks."""
 
 import math
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -26,12 +25,6 @@ EPOCHS = {"epochs": 6, "eval_every_epochs": 2, "checkpoint_every_epochs": 3}
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[GlooPool]:
-    with GlooPool(2) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
 def karate(pool: GlooPool, tmp_path_factory: pytest.TempPathFactory) -> RunOutcome:
     """One rank, to its end."""
     folder = tmp_path_factory.mktemp("karate") / "job"
@@ -49,7 +42,7 @@ def check_same_curves(outcome: RunOutcome, expected: RunOutcome, *, after_step: 
 def test_two_ranks_on_one_graph_report_the_curves_of_one_rank(
     pool: GlooPool, karate: RunOutcome, tmp_path: Path
 ) -> None:
-    for outcome in pool.run(partial(run_train, cp=2, **EPOCHS), tmp_path / "job"):
+    for outcome in pool.run(partial(run_train, cp=2, **EPOCHS), tmp_path / "job", world_size=2):
         check_same_curves(outcome, karate)
 
 
@@ -58,14 +51,14 @@ def test_ranks_that_share_heads_over_parts_of_few_cut_edges_report_the_curves_of
 ) -> None:
     metis = Partition(order="metis", balance="edges")
     job = partial(run_train, cp=2, exchange="ulysses", ulysses=2, partition=metis, **EPOCHS)
-    for outcome in pool.run(job, tmp_path / "job"):
+    for outcome in pool.run(job, tmp_path / "job", world_size=2):
         check_same_curves(outcome, karate)
 
 
 def test_a_plan_for_parts_of_another_graph_is_refused_before_training(pool: GlooPool, tmp_path: Path) -> None:
     other = Partition(order="metis", fingerprint="of another graph")
     with pytest.raises(RanksFailedError, match=r"cut otherwise.*of another graph"):
-        pool.run(partial(run_train, cp=2, partition=other, **EPOCHS), tmp_path / "job")
+        pool.run(partial(run_train, cp=2, partition=other, **EPOCHS), tmp_path / "job", world_size=2)
 
 
 @pytest.mark.parametrize(("cp", "dp"), [(2, 1), (1, 2)])
@@ -74,7 +67,7 @@ def test_two_ranks_on_a_set_of_graphs_report_the_curves_of_one_rank(
 ) -> None:
     job = partial(run_train, dataset="sbm-graphs", batch_size=16, epochs=2)
     expected = pool.run(job, tmp_path / "alone", world_size=1)[0]
-    for outcome in pool.run(partial(job, cp=cp, dp=dp, num_micro_batches=8), tmp_path / "two"):
+    for outcome in pool.run(partial(job, cp=cp, dp=dp, num_micro_batches=8), tmp_path / "two", world_size=2):
         check_same_curves(outcome, expected)
 
 
@@ -91,10 +84,10 @@ def test_a_run_resumed_from_its_checkpoint_equals_one_that_never_stopped(
 
 def test_a_run_that_gets_no_better_ends_early_on_all_ranks_and_stays_ended(pool: GlooPool, tmp_path: Path) -> None:
     job = partial(run_train, cp=2, epochs=50, eval_every_epochs=1, early_stopping=2, learning_rate=1e-9)
-    for outcome in pool.run(job, tmp_path / "job"):
+    for outcome in pool.run(job, tmp_path / "job", world_size=2):
         assert outcome.reports[-1].step == 3  # the first score is the best; two that are no better follow
         assert outcome.result["done"] == outcome.result["best_epoch"] == 1
-    again = pool.run(job, tmp_path / "job")[0]
+    again = pool.run(job, tmp_path / "job", world_size=2)[0]
     assert [report.step for report in again.reports] == [3]
 
 
@@ -114,7 +107,7 @@ def test_a_resumed_run_keeps_its_place_in_the_schedule(pool: GlooPool, tmp_path:
 def test_a_run_may_resume_on_another_number_of_ranks(pool: GlooPool, karate: RunOutcome, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with pytest.raises(RanksFailedError, match="planted after step 5"):
-        pool.run(partial(run_train, cp=2, stop_after_step=5, **EPOCHS), folder)
+        pool.run(partial(run_train, cp=2, stop_after_step=5, **EPOCHS), folder, world_size=2)
     resumed = pool.run(partial(run_train, **EPOCHS), folder, world_size=1)[0]
     check_same_curves(resumed, karate, after_step=3)
 
@@ -143,7 +136,7 @@ def test_reports_come_first_then_every_so_many_steps_and_with_each_evaluation_an
 
 def test_the_export_scores_in_one_process_what_the_ranks_reported(pool: GlooPool, tmp_path: Path) -> None:
     folder = tmp_path / "job"
-    result = pool.run(partial(run_train, cp=2, **(EPOCHS | {"dtype": "float32"})), folder)[0].result
+    result = pool.run(partial(run_train, cp=2, **(EPOCHS | {"dtype": "float32"})), folder, world_size=2)[0].result
     model = load_exported(Folder(folder / "export"))
     scores = score_alone(model, cache=tmp_path / "cache")
     assert scores["test_accuracy"] == result["test_accuracy"]
@@ -162,7 +155,7 @@ def test_a_loss_that_is_no_number_ends_all_ranks_and_names_step_and_culprit(pool
     sick.features.matrix[3, 0] = math.nan
     case = Case(build_set([sound, sick]), dp=2)  # the smaller graph is dealt to the second replica
     with pytest.raises(RanksFailedError, match="the loss became nan in step 1 on rank 1; try a lower") as caught:
-        pool.run(run_parallel, case)
+        pool.run(run_parallel, case, world_size=2)
     errors = list(caught.value.errors.values())
     assert [type(error) for error in errors] == [TrainingDivergedError] * 2
     assert [error.details for error in errors] == [{"step": 1, "ranks": [1]}] * 2
@@ -171,4 +164,4 @@ def test_a_loss_that_is_no_number_ends_all_ranks_and_names_step_and_culprit(pool
 @pytest.mark.parametrize("change", [{"cp": 1}, {"cp": 2, "dp": 2}])
 def test_a_plan_for_another_number_of_ranks_is_refused(pool: GlooPool, tmp_path: Path, change: dict[str, int]) -> None:
     with pytest.raises(RanksFailedError, match=r"the run is of kind .megagraph. with 2; plan again"):
-        pool.run(partial(run_train, **change), tmp_path / "job")
+        pool.run(partial(run_train, **change), tmp_path / "job", world_size=2)

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 from planner.plan import MQGNNPlan, QueueBudget
-from tests.kit.gloo_pool import GlooPool
 from tests.kit.objectives import classify
 from tests.workers.mqgnn.graphs import clustered_graph
 from tests.workers.mqgnn.runs import Settings, train_by_hand
@@ -26,12 +25,6 @@ from workers.training.run import RankRun, Report
 # 180 training nodes or so: the last batch of 32 is short, and parts of 3 ranks are uneven
 GRAPH = clustered_graph(300, degree=10)
 EXACT = {"rtol": 0, "atol": 1e-10}
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with GlooPool(4) as pool:
-        yield pool
 
 
 def line(rank: int, world_size: int) -> Axis:

@@ -1,6 +1,5 @@
 """Real data: the sampled GNN learns Amazon Photo as well as it should, on two replicas."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ from workers.training.run import RankRun
 BAR = 0.93
 MODEL = SampledGNNSpec(name="graphsage", hidden_size=64, fanouts=(10, 5))
 TRAINING = TrainingSpec(epochs=9, batch_size=256, learning_rate=0.02, weight_decay=0.0, eval_every_epochs=3)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[GlooPool]:
-    with GlooPool(2) as pool:
-        yield pool
 
 
 def train_photo(rank: int, world_size: int, root: Path, folder: Path) -> float:
@@ -49,6 +42,6 @@ def train_photo(rank: int, world_size: int, root: Path, folder: Path) -> float:
 
 @pytest.mark.slow
 def test_graphsage_on_two_replicas_reaches_the_bar_on_photo(pool: GlooPool, data_root: Path, tmp_path: Path) -> None:
-    first, second = pool.run(train_photo, data_root, tmp_path, timeout_s=300)
+    first, second = pool.run(train_photo, data_root, tmp_path, world_size=2, timeout_s=300)
     assert first == second, "ranks report one accuracy"
     assert first >= BAR

@@ -1,7 +1,6 @@
 """A trained model in use: predictions cover every row once, agree with the reported scores, and ask for no one rank."""
 
 import json
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from planner.plan import MQGNNPlan, QueueBudget
 from tests.distributed.equality import Case, plan_of
 from tests.distributed.odd_graphs import odd_set
 from tests.distributed.runs import MODEL
-from tests.kit.gloo_pool import GlooPool
 from workers.data.datasets import load_dataset
 from workers.data.paths import DataPaths
 from workers.errors import ExportMismatchError
@@ -24,12 +22,6 @@ from workers.training.folder import Folder
 from workers.training.run import RankRun
 
 SAGE = SampledGNNSpec(name="graphsage", hidden_size=8, fanouts=(3, 2))
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[GlooPool]:
-    with GlooPool(2) as pool:
-        yield pool
 
 
 def spec_of(kind: str, **use: str) -> TrainSpec:
@@ -79,7 +71,7 @@ def test_two_ranks_predict_what_one_predicts_for_every_node_and_as_reported(pool
     trained = pool.run(partial(run, kind=kind, job="trained"), tmp_path, world_size=1)[0]
     use = partial(run, kind=kind, from_job="trained")
     alone = pool.run(partial(use, task="predict", job="alone"), tmp_path, world_size=1)[0]
-    both = pool.run(partial(use, task="predict", job="both"), tmp_path)
+    both = pool.run(partial(use, task="predict", job="both"), tmp_path, world_size=2)
     rows, rows_of_two = read(tmp_path / "alone" / "predictions"), read(tmp_path / "both" / "predictions")
     dataset = load_dataset(spec_of(kind).dataset, paths=DataPaths(root=None, cache=tmp_path / "cache"))
     assert [row["id"] for row in rows] == [row["id"] for row in rows_of_two] == list(range(dataset.num_nodes))
@@ -94,7 +86,8 @@ def test_two_ranks_predict_what_one_predicts_for_every_node_and_as_reported(pool
 
 def test_evaluating_scores_and_writes_nothing(pool, tmp_path):
     trained = pool.run(partial(run, kind="megagraph", job="trained"), tmp_path, world_size=1)[0]
-    found = pool.run(partial(run, kind="megagraph", job="scored", task="evaluate", from_job="trained"), tmp_path)
+    scored = partial(run, kind="megagraph", job="scored", task="evaluate", from_job="trained")
+    found = pool.run(scored, tmp_path, world_size=2)
     assert [scores["val_accuracy"] for scores in found] == [trained["val_accuracy"]] * 2
     assert not (tmp_path / "scored").exists()
 

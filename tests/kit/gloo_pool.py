@@ -1,7 +1,7 @@
-"""A long-lived pool of gloo ranks: spawn once per test module, then run many functions on any number of them.
+"""A long-lived pool of gloo ranks: spawn once, then run many functions on any number of them.
 
 Starting a rank costs seconds (a fresh interpreter that imports torch), running a function on ranks that stand costs
-milliseconds; so a module keeps one pool:
+milliseconds; so a folder of tests (its ``conftest.py``) or a module keeps one pool:
 
     @pytest.fixture(scope="module")
     def pool():
@@ -22,6 +22,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -177,7 +178,6 @@ def _serve(pool_rank: int, pipe: Connection, store_port: int, parent_pid: int) -
     if os.getppid() != parent_pid:  # it died before the line above took hold
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the pipe
-    torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", store_port, is_master=False)
     pipe.send_bytes(b"ready")
     while True:
@@ -190,6 +190,7 @@ def _serve(pool_rank: int, pipe: Connection, store_port: int, parent_pid: int) -
 
 def _answer(rank: int, store: dist.Store, request: bytes) -> bytes:
     try:
+        torch.set_num_threads(1)  # whatever the run before has set
         function, args, world_size, prefix, timeout_s = pickle.loads(request)
         if world_size > 1:
             dist.init_process_group(
@@ -199,6 +200,7 @@ def _answer(rank: int, store: dist.Store, request: bytes) -> bytes:
                 world_size=world_size,
                 timeout=timedelta(seconds=timeout_s),
             )
+            dist.barrier()  # a rank that is done at once must not close its connections while others still connect
         return pickle.dumps(function(rank, world_size, *args))
     except Exception as error:  # whatever it is, the parent reports it
         text = "".join(traceback.format_exception(error)).rstrip()
@@ -209,3 +211,15 @@ def _answer(rank: int, store: dist.Store, request: bytes) -> bytes:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+            _forget_meshes()
+
+
+def _forget_meshes() -> None:
+    """Let torch's rules for sharded tensors go: they hold meshes, found by their ranks, whose groups are gone now."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor._redistribute import clear_redistribute_planner_cache
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+    _clear_sharding_prop_cache()
+    clear_redistribute_planner_cache()

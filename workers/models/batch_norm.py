@@ -15,7 +15,8 @@ from workers.ops.exchanges import LocalSums, SumExchange
 class CountedBatchNorm(nn.Module):
     """Normalises the columns of [n, d]; ``batch_sums`` sums over all processes that hold rows of the micro-batch.
 
-    While ``learns`` is False (a forward pass that only repeats another), running statistics stay as they are.
+    While ``learns`` is False (a forward pass that only repeats another), running statistics stay as they are; a
+    micro-batch without rows, which a short step may have, leaves them alone, too.
     """
 
     def __init__(self, num_columns: int, *, momentum: float = 0.1, eps: float = 1e-5) -> None:
@@ -43,6 +44,7 @@ class CountedBatchNorm(nn.Module):
         if self.learns:
             with torch.no_grad():
                 unbiased = var * count / (count - 1).clamp(min=1)
-                self.running_mean.lerp_(mean, self.momentum)
-                self.running_var.lerp_(unbiased, self.momentum)
+                weight = self.momentum * (total[-1] > 0).to(x.dtype)
+                self.running_mean.lerp_(mean, weight)
+                self.running_var.lerp_(unbiased, weight)
         return mean, var

@@ -4,9 +4,9 @@
 
 ``build(**arguments, num_features=…, num_classes=…)`` returns a ``torch.nn.Module``; every name in ``units`` is the path
 of one of its submodules, in the order in which they run, and is called ``(h, batch=batch)`` as
-``workers.models.units`` says. Its own ``forward`` is never called. Attributes named ``exchange``, ``neighbours`` or
-``sums`` are the three seams (``workers.ops``) and are swapped where rows lie on several ranks; a module without them
-must mix no rows.
+``workers.models.units`` says. Its own ``forward`` is never called. Attributes named ``exchange``, ``neighbours``,
+``sums`` or ``batch_sums`` are the seams (``workers.ops``) and are swapped where rows lie on several ranks; a module
+without them must mix no rows.
 """
 
 from importlib import import_module
