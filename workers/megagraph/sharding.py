@@ -9,10 +9,12 @@ and graphs alike; every other one by ``pipeline_parallel.GradientSums``. A param
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -44,10 +46,19 @@ def apply_sharding(units: Sequence[nn.Module], *, mesh: DeviceMesh, whole: Colle
     for unit in units:
         if set(unit.parameters()) <= set(whole):
             continue
+        unit.forward = partial(_reach_all_parameters, unit, unit.forward)
         axes = mesh if mesh.size(0) > 1 else mesh["shard"]
         sharded = fully_shard(unit, mesh=axes, reshard_after_forward=True, ignored_params=set(whole))
         sharded.set_gradient_divide_factor(1.0)  # losses are divided by all targets already
         sharded.set_force_sum_reduction_for_comms(True)
+
+
+def _reach_all_parameters(unit: nn.Module, forward: Callable[..., Tensor], h: Tensor | None, *, batch: Any) -> Tensor:
+    """``unit``'s output. Without rows some of its parameters may stay unused, and ranks must sum the same gradients."""
+    output = forward(h, batch=batch)
+    if len(batch.x):
+        return output
+    return output + 0 * sum(parameter.sum() for parameter in unit.parameters())
 
 
 def counts_in_norm(tensor: DTensor) -> bool:

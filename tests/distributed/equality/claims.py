@@ -78,6 +78,14 @@ class Judge:
         assert errors.largest <= FLOAT64_BAR, errors
         return outcomes
 
+    def check_gradients(self, case: Case) -> None:
+        """Hold one step of ``case`` to the bar of float64, up to its gradients.
+
+        Where a gradient is zero by algebra (a bias before batch norm over a few rows), Adam makes steps of its rounding.
+        """
+        _, errors = self.float64(replace(case, steps=1))
+        assert errors.before_updates <= FLOAT64_BAR, errors
+
     def check_float32(self, case: Case) -> None:
         """Hold every rank of ``case``, run in float32, to its bar."""
         ours, own = self.float32(case)

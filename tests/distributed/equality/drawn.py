@@ -59,4 +59,4 @@ def drawn_cases(draw: st.DrawFn) -> Case:
     dataset = typed(build_set(found))
     if MODELS[cell.model].level == "graph":
         dataset = as_wholes(dataset, validated=())
-    return cell.case(dataset=dataset, partition=draw(st.sampled_from(_PARTITIONS)), steps=2)
+    return cell.case(dataset=dataset, partition=draw(st.sampled_from(_PARTITIONS)))

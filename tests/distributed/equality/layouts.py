@@ -119,7 +119,12 @@ def share_units(num_units: int, num_stages: int) -> tuple[int, ...]:
     return tuple((place + 1) * num_units // num_stages - place * num_units // num_stages for place in range(num_stages))
 
 
-def cells(layouts: Iterable[str] = tuple(LAYOUTS)) -> Iterator[Cell]:
+def all_cells() -> list[Cell]:
+    """All cells of up to four ranks; of six and eight those that hold every pair of properties."""
+    return [*cells([*UP_TO_FOUR, *UNEVEN]), *covering(cells(SIX_AND_EIGHT))]
+
+
+def cells(layouts: Iterable[str]) -> Iterator[Cell]:
     """All cells of ``layouts``: every model x exchange x sharding x graphs that fit each other and the layout."""
     for layout in layouts:
         for name, model in MODELS.items():

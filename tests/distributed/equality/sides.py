@@ -123,7 +123,7 @@ def run_alone(case: Case) -> Outcome:
                 model(batch.inputs)[trained], batch.y[trained], ignore_index=NO_LABEL, reduction="sum"
             )
             (rows_loss / share.num_targets).backward()
-            losses[-1] += float(rows_loss) / share.num_targets
+            losses[-1] += float(rows_loss.detach()) / share.num_targets
         if case.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), case.clip_norm)
         gradients = gradients or {name: parameter.grad.clone() for name, parameter in model.named_parameters()}

@@ -10,7 +10,7 @@ from tests.distributed.equality.models import typed
 from tests.distributed.odd_graphs import build_set
 from tests.kit.gloo_pool import GlooPool
 
-NUM_DRAWN = 40  # half a second each
+NUM_DRAWN = 25  # half a second each
 
 
 @settings(
@@ -21,7 +21,7 @@ NUM_DRAWN = 40  # half a second each
 )
 @given(case=drawn_cases())
 def test_random_graphs_in_a_random_layout(pool: GlooPool, case: Case) -> None:
-    Judge(pool).check(case)
+    Judge(pool).check_gradients(case)
 
 
 @pytest.mark.parametrize("model", ["graphormer", "custom", "exphormer", "sgformer"])

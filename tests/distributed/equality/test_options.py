@@ -8,7 +8,7 @@ import torch
 
 from planner.plan import Partition
 from tests.distributed.equality import SPEC, Case, Judge, Width, run_parallel
-from tests.distributed.equality.models import MODELS, many_graphs, own_model
+from tests.distributed.equality.models import MODELS, a_single_graph, as_wholes, many_graphs, own_model
 from tests.distributed.odd_graphs import build_graph, build_set, odd_set, one_graph, random_edges
 from tests.kit.gloo_pool import GlooPool, RanksFailedError
 
@@ -125,6 +125,13 @@ def test_fewer_nodes_than_ranks_in_stages(judge: Judge) -> None:
 
 def test_more_replicas_than_graphs_leave_idle_ones(judge: Judge) -> None:
     judge.check(Case(one_graph(num_nodes=9), dp=3, steps=2))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_sharded_units_of_idle_replicas_sum_the_same_gradients(judge: Judge, name: str) -> None:
+    model = MODELS[name]
+    dataset = a_single_graph() if model.level == "node" else as_wholes(a_single_graph(), validated=())
+    judge.check(Case(dataset, dp=2, spec=model.spec, sharded=model.spec.units))
 
 
 def test_batches_may_be_smaller_than_the_set(judge: Judge) -> None:

@@ -6,7 +6,7 @@ Here a selection of the tables' cells that holds every pair of their properties;
 import pytest
 
 from tests.distributed.equality import Judge
-from tests.distributed.equality.layouts import Cell, cells, covering
+from tests.distributed.equality.layouts import Cell, all_cells, cells, covering
 
 IN_FLOAT32 = [
     cell
@@ -15,7 +15,7 @@ IN_FLOAT32 = [
 ]
 
 
-@pytest.mark.parametrize("cell", covering(cells()), ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", covering(all_cells()), ids=lambda cell: cell.name)
 def test_a_spread_model_equals_the_plain_module(judge: Judge, cell: Cell) -> None:
     judge.check(cell.case())
 
