@@ -81,7 +81,7 @@ class Judge:
     def check_gradients(self, case: Case) -> None:
         """Hold one step of ``case`` to the bar of float64, up to its gradients.
 
-        Where a gradient is zero by algebra (a bias before batch norm over a few rows), Adam makes steps of its rounding.
+        Where a gradient is zero by algebra (a bias before batch norm over few rows), Adam steps along its rounding.
         """
         _, errors = self.float64(replace(case, steps=1))
         assert errors.before_updates <= FLOAT64_BAR, errors
