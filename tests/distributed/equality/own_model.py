@@ -62,7 +62,7 @@ class AlongEdges(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.query = nn.Linear(hidden_size, hidden_size)
-        self.key_value = nn.Linear(hidden_size, 2 * hidden_size)
+        self.key_value = nn.Linear(hidden_size, 2 * hidden_size, bias=False)  # softmax would cancel that of keys
         self.neighbours = LocalNeighbours()
 
     def forward(self, h: Tensor, *, batch: GraphBatch) -> Tensor:
