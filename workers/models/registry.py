@@ -7,7 +7,7 @@ from importlib import import_module
 
 from torch import nn
 
-from workers.model_specs import ModelSpec
+from workers.model_specs import MODELS_OF_KIND, ModelSpec
 from workers.models.pyg_sources import remove_generated_sources
 
 # name -> what builds it, called (spec, num_features=, num_classes=)
@@ -19,8 +19,7 @@ _BUILDERS = {
     "exphormer": "workers.models.exphormer:Exphormer",
     "nagphormer": "workers.models.nagphormer:NAGphormer",
     "custom": "workers.models.custom:build_custom",
-    "graphsage": "workers.models.sampled:build_sampled_gnn",
-    "gcn": "workers.models.sampled:build_sampled_gnn",
+    **dict.fromkeys(MODELS_OF_KIND["mqgnn"], "workers.models.sampled:build_sampled_gnn"),
 }
 
 

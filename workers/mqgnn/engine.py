@@ -33,13 +33,14 @@ class ReplicaStep:
         logits = forward_blocks(
             self.model,
             batch.x,
-            node_ids=batch.node_ids.long(),
+            node_ids=batch.node_ids,
             degrees=batch.degrees,
             indptr=batch.indptr,
             indices=batch.indices,
             num_nodes_per_hop=batch.num_sampled_nodes_per_hop,
             num_edges_per_hop=batch.num_sampled_edges_per_hop,
             edge_weights=batch.edge_weights,
+            source_ids=batch.source_ids,
             nested=batch.nested,
             draw=int(stream_key(Stream.DROPOUT, self._seed, batch.task.epoch, batch.task.batch)),
         )

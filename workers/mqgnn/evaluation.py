@@ -29,7 +29,8 @@ from torch import Tensor, nn
 
 from workers.comm.axis import Axis
 from workers.data.graph import Graph
-from workers.models.sampled import Block, apply_layer
+from workers.models.blocks import Block
+from workers.models.sampled import apply_layer, enter, width_after
 from workers.mqgnn.sampling.csc import csc_of
 from workers.mqgnn.sampling.named import build_sampler
 from workers.mqgnn.sampling.neighbors import ALL_NEIGHBORS
@@ -80,15 +81,15 @@ class Evaluator:
         """
         model.eval()
         hidden: Tensor | None = None
-        for layer in range(len(model.convs) - 1):
+        for layer in range(model.num_layers - 1):
             hidden = self._hidden(model, hidden, layer=layer)
-        last = len(model.convs) - 1
+        last = model.num_layers - 1
         for nodes in self._chunks(model, layer=last):
             yield nodes, self._outputs(model, hidden, layer=last, nodes=nodes)
 
     def _hidden(self, model: nn.Module, hidden: Tensor | None, *, layer: int) -> Tensor:
         """What ``layer`` makes of all nodes [N, F_out]: this replica's run, then everybody's."""
-        width = model.convs[layer].out_channels
+        width = width_after(model, layer)
         everything = torch.empty(self._graph.num_nodes, width, dtype=self._dtype, device=self._device)
         for nodes in self._chunks(model, layer=layer):
             everything[nodes] = self._outputs(model, hidden, layer=layer, nodes=nodes)
@@ -105,7 +106,8 @@ class Evaluator:
             indices=torch.from_numpy(subgraph.indices).to(self._device),
             degrees=torch.from_numpy(self._graph.in_degrees(subgraph.node_ids)).to(self._device),
         )
-        return apply_layer(model, self._inputs(hidden, nodes=subgraph.node_ids), layer=layer, block=block)
+        inputs = self._inputs(hidden, nodes=subgraph.node_ids)
+        return apply_layer(model, inputs if layer else enter(model, inputs), layer=layer, block=block)
 
     def _inputs(self, hidden: Tensor | None, *, nodes: np.ndarray) -> Tensor:
         """Rows [len(nodes), F_in] of the hidden matrix, or of the features before the first layer."""
@@ -116,8 +118,8 @@ class Evaluator:
     def _chunks(self, model: nn.Module, *, layer: int) -> Iterator[slice]:
         """This replica's nodes in runs whose rows and edges fit the chunk size; a single node always does."""
         low, end = self._bounds[self._axis.index : self._axis.index + 2]
-        width_in = model.in_channels if layer == 0 else model.convs[layer - 1].out_channels
-        row_bytes = max(width_in, model.convs[layer].out_channels) * self._dtype.itemsize
+        width_in = model.in_channels if layer == 0 else width_after(model, layer - 1)
+        row_bytes = max(width_in, width_after(model, layer)) * self._dtype.itemsize
         all_rows_fit = self._graph.num_nodes * row_bytes <= self._chunk_bytes
         limit = self._chunk_bytes // (_EDGE_BYTES if all_rows_fit else max(row_bytes, _EDGE_BYTES))
         while low < end:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workers.models.blocks import InPlace
 from workers.mqgnn.sampling.subgraph import SampledSubgraph
 from workers.mqgnn.seed_order import BatchTask
 
@@ -38,14 +39,15 @@ class MiniBatch:
     seeds: Tensor  # int64 [B]
     node_ids: Tensor  # [n], int32 or int64 like the graph's indices
     degrees: Tensor  # [n], in-degrees in the whole graph, same dtype
-    x: Tensor  # [n, F]
+    x: Tensor | InPlace  # [n, F], or where the features of all nodes are, of which a mini-batch holds nothing
     y: Tensor  # int64 [B], labels of the seeds
     indptr: Tensor  # int32 [nodes before the last hop + 1]
-    indices: Tensor  # int32 [e]
+    indices: Tensor  # int32 [e], or without the last hop's edges where there are ``source_ids``
     num_sampled_nodes_per_hop: tuple[int, ...]
     num_sampled_edges_per_hop: tuple[int, ...]
     num_seeds_all: int
     edge_weights: Tensor | None = None  # float32 [e], where neighbours were sampled by importance
+    source_ids: Tensor | None = None  # [e] sources in the graph, where the last hop's nodes have no local numbers
     nested: bool = True  # see ``SampledSubgraph``
     copied: torch.cuda.Event | None = None
 
@@ -66,7 +68,7 @@ class MiniBatch:
         """Make the current CUDA stream wait for the copy, and keep the memory until that stream is done with it."""
         if self.copied is None:
             return
-        current = torch.cuda.current_stream(self.x.device)
+        current = torch.cuda.current_stream(self.seeds.device)
         current.wait_event(self.copied)
         for tensor in self._tensors().values():
             tensor.record_stream(current)

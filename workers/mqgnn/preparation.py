@@ -8,16 +8,22 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from torch import nn
 
+from workers.data.features import DenseFeatures, SparseFeatures
 from workers.data.graph import Graph
 from workers.model_specs import SamplerName
+from workers.models.blocks import InPlace
+from workers.models.sampled import Reading, reading_of
 from workers.mqgnn.counter_rng import Stream, stream_key
 from workers.mqgnn.minibatch import MiniBatch, SampledBatch
 from workers.mqgnn.sampling.csc import csc_of
 from workers.mqgnn.sampling.named import Sampler, build_sampler
 from workers.mqgnn.seed_order import BatchTask, SeedOrder
 from workers.mqgnn.stage import Stage
+from workers.ops.neighbours import SparseRows
 
 _log = logging.getLogger(__name__)
 _EMPTY_BATCHES_TO_WARN = 3
@@ -41,19 +47,48 @@ def build_stages(
     num_sampling_workers: int = 1,
     sampler: SamplerName = "uniform",
     replace: bool = False,
+    reading: Reading = "gathered",
 ) -> tuple[Stage, ...]:
-    """The stages that turn a ``BatchTask`` into the ``MiniBatch`` of ``rank`` on ``device``, in ``dtype``."""
+    """The stages that turn a ``BatchTask`` into the ``MiniBatch`` of ``rank`` on ``device``, in ``dtype``.
+
+    ``reading`` is how the model's first layer meets the features (``workers.models.sampled.reading_of``).
+    """
+    in_place = None if reading == "gathered" else in_place_of(graph)
 
     def make_sample_worker() -> SampleWorker:
-        made = build_sampler(csc_of(graph), name=sampler, fanouts=fanouts, replace=replace)
+        made = build_sampler(
+            csc_of(graph), name=sampler, fanouts=fanouts, replace=replace, relabel_last_hop=reading != "edges"
+        )
         return SampleWorker(made, order=order, rank=rank)
 
     stages = {
         SAMPLE: Stage(SAMPLE, make_sample_worker, num_sampling_workers),
-        PREPARE: Stage(PREPARE, lambda: PrepareWorker(graph, dtype=dtype)),
+        PREPARE: Stage(PREPARE, lambda: PrepareWorker(graph, dtype=dtype, in_place=in_place)),
         TRANSFER: Stage(TRANSFER, lambda: TransferWorker(device)),
     }
     return tuple(stages[name] for name in stage_names(device))
+
+
+def choose_reading(model: nn.Module, graph: Graph, *, device: torch.device, dtype: torch.dtype) -> Reading:
+    """How the first layer of ``model`` is to meet the features of ``graph`` on ``device``.
+
+    In place on CPUs, where the features are held here, in the model's number type, and a kernel covers the layer.
+    """
+    if device.type != "cpu" or dtype != torch.float32 or not isinstance(graph.features, DenseFeatures | SparseFeatures):
+        return "gathered"
+    return reading_of(model, in_place_of(graph).features)
+
+
+def in_place_of(graph: Graph) -> InPlace:
+    """The features and degrees of all nodes of ``graph`` as tensors that share its memory."""
+    features = graph.features
+    if isinstance(features, SparseFeatures):
+        arrays = (torch.from_numpy(array) for array in (features.indptr, features.columns, features.values))
+        rows: torch.Tensor | SparseRows = SparseRows(*arrays, num_features=features.num_features)
+    else:
+        assert isinstance(features, DenseFeatures)
+        rows = torch.from_numpy(features.matrix)
+    return InPlace(rows, degrees=torch.from_numpy(graph.in_degrees(np.arange(graph.num_nodes))))
 
 
 class SampleWorker:
@@ -87,10 +122,11 @@ class SampleWorker:
 
 @dataclass(frozen=True)
 class PrepareWorker:
-    """Gathers features and labels and hands everything over as tensors."""
+    """Gathers features, unless they are read in place, and labels, and hands everything over as tensors."""
 
     graph: Graph
     dtype: torch.dtype
+    in_place: InPlace | None = None
 
     def __call__(self, sampled: SampledBatch) -> MiniBatch:
         """Build the mini-batch in host memory."""
@@ -100,7 +136,7 @@ class PrepareWorker:
             seeds=torch.from_numpy(sampled.seeds),
             node_ids=torch.from_numpy(subgraph.node_ids),
             degrees=torch.from_numpy(self.graph.in_degrees(subgraph.node_ids)),
-            x=torch.from_numpy(self.graph.features.gather(subgraph.node_ids)).to(self.dtype),
+            x=self.in_place or torch.from_numpy(self.graph.features.gather(subgraph.node_ids)).to(self.dtype),
             y=torch.from_numpy(self.graph.y[sampled.seeds]),
             indptr=torch.from_numpy(subgraph.indptr),
             indices=torch.from_numpy(subgraph.indices),
@@ -108,6 +144,7 @@ class PrepareWorker:
             num_sampled_edges_per_hop=subgraph.num_edges_per_hop,
             num_seeds_all=sampled.num_seeds_all,
             edge_weights=None if subgraph.edge_weights is None else torch.from_numpy(subgraph.edge_weights),
+            source_ids=None if subgraph.source_ids is None else torch.from_numpy(subgraph.source_ids),
             nested=subgraph.nested,
         )
 

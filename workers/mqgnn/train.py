@@ -22,7 +22,7 @@ from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
-from workers.mqgnn.preparation import build_stages
+from workers.mqgnn.preparation import build_stages, choose_reading
 from workers.mqgnn.progress import ProgressMeter, Stopwatch
 from workers.mqgnn.sampling.csc import along
 from workers.mqgnn.seed_order import SeedOrder
@@ -100,6 +100,7 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> 
         num_sampling_workers=run.plan.num_sampling_workers,
         sampler=run.spec.model.sampler,
         replace=run.spec.model.replace,
+        reading=choose_reading(model, graph, device=run.device, dtype=dtype),
     )
     pipeline = Pipeline(stages, budgets=run.plan.queues, pipelined=run.plan.pipelined)
     progress = ProgressMeter(pipeline)

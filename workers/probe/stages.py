@@ -20,7 +20,7 @@ from workers.models.registry import build_model
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.minibatch import BatchTask
-from workers.mqgnn.preparation import TRANSFER, build_stages
+from workers.mqgnn.preparation import TRANSFER, build_stages, choose_reading
 from workers.mqgnn.sampling.csc import along
 from workers.mqgnn.seed_order import SeedOrder
 from workers.probe.memory import measure_peak_bytes
@@ -106,6 +106,7 @@ class _Replica:
             dtype=dtype,
             sampler=spec.model.sampler,
             replace=spec.model.replace,
+            reading=choose_reading(model, graph, device=ranks.device, dtype=dtype),
         )
         self._workers = {stage.name: stage.make_worker() for stage in stages}
         self._tasks = _full_batches(order)

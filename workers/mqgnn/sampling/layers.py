@@ -37,12 +37,13 @@ Importance = Literal["fastgcn", "ladies"]
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """How to sample. ``edge_ids``: also say which edges."""
+    """How to sample. ``edge_ids``: also say which edges. ``relabel_last_hop`` as in ``NeighborOptions``."""
 
     importance: Importance = "ladies"
     flat: bool = False
     debiased: bool = False
     edge_ids: bool = False
+    relabel_last_hop: bool = True
 
 
 class LayerSampler:
@@ -73,20 +74,23 @@ class LayerSampler:
             targets = np.concatenate(nodes)
             self._choose(targets, size=size, stream=stream_key(int(key), hop))
             offsets, kept = self._chosen.keep(targets, csc)
-            numbers, fresh = self._numbering.relabel(kept, csc.indices, num_known=len(targets))
             rows.append(joined_offsets([offsets]))
-            local.append(numbers)
             positions.append(kept)
             weights.append(self._weight_of[csc.indices[kept]])
-            nodes.append(fresh)
+            if hop < len(self._sizes) - 1 or self._options.relabel_last_hop:
+                numbers, fresh = self._numbering.relabel(kept, csc.indices, num_known=len(targets))
+                local.append(numbers)
+                nodes.append(fresh)
+        edges = np.concatenate(positions)
         return SampledSubgraph(
             node_ids=np.concatenate(nodes),
             indptr=np.concatenate(rows),
-            indices=np.concatenate(local),
-            num_nodes_per_hop=tuple(map(len, nodes)),
+            indices=np.concatenate(local) if local else np.empty(0, dtype=np.int32),
+            num_nodes_per_hop=(*map(len, nodes), *[0] * (not self._options.relabel_last_hop)),
             num_edges_per_hop=tuple(map(len, positions)),
-            edge_ids=csc.edge_numbers(np.concatenate(positions)) if self._options.edge_ids else None,
+            edge_ids=csc.edge_numbers(edges) if self._options.edge_ids else None,
             edge_weights=np.concatenate(weights),
+            source_ids=None if self._options.relabel_last_hop else csc.indices[edges],
             nested=False,
         )
 

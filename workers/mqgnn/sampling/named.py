@@ -20,14 +20,20 @@ class Sampler(Protocol):
         """The subgraph around ``seeds`` that ``key`` names."""
 
 
-def build_sampler(csc: Csc, *, name: SamplerName, fanouts: Sequence[int], replace: bool = False) -> Sampler:
-    """The sampler called ``name``; ``fanouts`` are neighbours of a node, or (fastgcn, ladies) nodes of a hop."""
+def build_sampler(
+    csc: Csc, *, name: SamplerName, fanouts: Sequence[int], replace: bool = False, relabel_last_hop: bool = True
+) -> Sampler:
+    """The sampler called ``name``; ``fanouts`` are neighbours of a node, or (fastgcn, ladies) nodes of a hop.
+
+    Without ``relabel_last_hop``, its nodes have no local numbers: ``SampledSubgraph.source_ids`` names them.
+    """
     assert name in get_args(SamplerName)
     kernels = sampler_kernels()
     rule, *extras = name.split("+")
     if rule in ("fastgcn", "ladies"):
-        options = LayerOptions(importance=rule, flat="f" in extras, debiased="d" in extras)
+        options = LayerOptions(
+            importance=rule, flat="f" in extras, debiased="d" in extras, relabel_last_hop=relabel_last_hop
+        )
         return LayerSampler(csc, sizes=fanouts, options=options, kernels=kernels)
-    return NeighborSampler(
-        csc, fanouts=fanouts, options=NeighborOptions(rule=rule, with_replacement=replace), kernels=kernels
-    )
+    neighbors = NeighborOptions(rule=rule, with_replacement=replace, relabel_last_hop=relabel_last_hop)
+    return NeighborSampler(csc, fanouts=fanouts, options=neighbors, kernels=kernels)

@@ -18,7 +18,7 @@ class SampledSubgraph:
 
     Not ``nested`` (layer-wise samplers): all nodes met so far were expanded anew at every hop. Each hop has a CSR
     of its own; they lie one after the other, nearest first, and each ``indptr`` starts from 0.
-    ``workers.models.sampled.block_of`` cuts both kinds.
+    ``workers.models.blocks.block_of`` cuts both kinds.
     """
 
     node_ids: np.ndarray  # [n], dtype of the graph's indices

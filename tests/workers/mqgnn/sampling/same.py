@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from workers.models.sampled import block_of
+from workers.models.blocks import block_of
 from workers.mqgnn.sampling.subgraph import SampledSubgraph
 
 

@@ -14,15 +14,6 @@ constexpr int VECTORS = 2;
 constexpr int SUMS = 12;
 #endif
 
-// Calls body<run>(first) for runs that cover `count`: as many of the longest as there are, then shorter ones, down to 1.
-template <int run, int... shorter, class Body>
-INLINE void in_runs(int64_t count, Body body, int64_t first = 0) {
-    for (; count - first >= run; first += run) body.template operator()<run>(first);
-    if constexpr (run > 1) {
-        if (first < count) in_runs<shorter...>(count, body, first);
-    }
-}
-
 // sums[i][2c + odd] = decay[i] * sums[i][2c + odd] + sum over even, or odd, keys j of weights[i][j] * keys[j][c].
 // Keys come in pairs: a row of `pairs` is k[j][0] k[j+1][0] k[j][1] k[j+1][1] ..., `vectors` vectors long, as is one of
 // `sums`. No decay (null) means 1.

@@ -63,6 +63,15 @@ inline Vector<T> broadcast(T x) {
     return x - Vector<T>{};
 }
 
+// Calls body<run>(first) for runs that cover `count`: as many of the longest as there are, then shorter ones, down to 1.
+template <int run, int... shorter, class Body>
+INLINE void in_runs(int64_t count, Body body, int64_t first = 0) {
+    for (; count - first >= run; first += run) body.template operator()<run>(first);
+    if constexpr (run > 1) {
+        if (first < count) in_runs<shorter...>(count, body, first);
+    }
+}
+
 // Keep x in a register. GCC would fold the load into every instruction that uses x, and a loop of multiply-adds would
 // then wait for loads.
 template <class V>

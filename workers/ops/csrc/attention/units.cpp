@@ -1,15 +1,9 @@
 #include "units.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
-#include <system_error>
 #include <thread>
-#include <vector>
 
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-#endif
+#include "../parallel.h"
 
 namespace graphmill {
 
@@ -45,51 +39,16 @@ void note_bucket(Shared& shared, int64_t bucket) {
     }
 }
 
-namespace {
-
-// Numbers below the smallest normal one count as zero while the kernels run: the tails of a softmax are full of them,
-// and arithmetic on them is a hundred times slower.
-class FlushSubnormals {
-   public:
-#if defined(__SSE2__)
-    FlushSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
-    ~FlushSubnormals() { _mm_setcsr(before_); }
-
-   private:
-    unsigned before_;
-#endif
-};
-
-struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-};
-
-}  // namespace
-
 bool run_units(Shared& shared, Work work, int64_t num_threads, int64_t scratch_bytes) {
-    int64_t num_units = shared.cut.groups * shared.cut.chunks;
-    num_threads = std::clamp<int64_t>(num_threads, 1, num_units);
-    scratch_bytes = (scratch_bytes + 4095) / 4096 * 4096;
-    std::unique_ptr<char, Free> scratch(static_cast<char*>(std::aligned_alloc(4096, scratch_bytes * num_threads)));
-    if (!scratch) return false;
-
-    std::atomic<int64_t> next{0};
-    auto take_units = [&](int64_t thread) {
-        FlushSubnormals flush;
-        for (int64_t unit; (unit = next.fetch_add(1)) < num_units;) {
-            work(shared, unit, scratch.get() + thread * scratch_bytes);
-        }
+    struct Context {
+        Shared& shared;
+        Work work;
+    } context{shared, work};
+    auto call = [](void* context, int64_t unit, void* scratch) {
+        auto& [shared, work] = *static_cast<Context*>(context);
+        work(shared, unit, scratch);
     };
-    std::vector<std::thread> threads;
-    threads.reserve(num_threads);
-    try {
-        for (int64_t thread = 1; thread < num_threads; ++thread) threads.emplace_back(take_units, thread);
-    } catch (const std::system_error&) {
-        // No more threads to be had: those that run share the units.
-    }
-    take_units(0);
-    for (auto& thread : threads) thread.join();
-    return true;
+    return run_parallel(shared.cut.groups * shared.cut.chunks, num_threads, scratch_bytes, call, &context);
 }
 
 }  // namespace graphmill

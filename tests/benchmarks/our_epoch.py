@@ -1,0 +1,94 @@
+"""Our side of ``mqgnn_epoch``: the stages, kernels and step of a job, for one line in per epoch (see ``peer_epoch``)."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from planner.plan import QueueBudget
+from workers.comm.axis import Axis
+from workers.data.features import DenseFeatures, SparseFeatures
+from workers.data.graph import NO_SPLIT, TRAIN, Graph
+from workers.models.registry import build_model
+from workers.mqgnn.engine import ReplicaStep
+from workers.mqgnn.exchange import AllReduce
+from workers.mqgnn.pipeline import Pipeline
+from workers.mqgnn.preparation import build_stages, choose_reading
+from workers.mqgnn.seed_order import SeedOrder
+from workers.spec import SampledGNNSpec, TrainingSpec
+from workers.training.optimizer import build_optimizer, every_parameter
+
+HIDDEN, BATCH_SIZE = 128, 1024
+CPU = torch.device("cpu")
+NAMES = {"sage": "graphsage", "gin": "gin", "gat": "gat", "appnp": "appnp", "gcn": "gcn"}
+BUDGETS = tuple(QueueBudget(name=name, max_items=4, max_bytes=2**28) for name in ("sample", "prepare"))
+
+
+class Ours:
+    """The graph, and one replica per model."""
+
+    def __init__(self, folder: Path) -> None:
+        with np.load(folder / "graph.npz") as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        if "x" in arrays:
+            features: DenseFeatures | SparseFeatures = DenseFeatures(arrays["x"])
+        else:
+            sizes = int(arrays["num_features"])
+            features = SparseFeatures(arrays["begins"], arrays["columns"], arrays["values"], num_features=sizes)
+        split = np.full(len(arrays["y"]), NO_SPLIT, dtype=np.int8)
+        split[arrays["seeds"]] = TRAIN
+        indices = arrays["indices"].astype(np.int32)
+        self.graph = Graph(arrays["indptr"], indices, features=features, y=arrays["y"], split=split)
+        self.seeds, self.num_classes = arrays["seeds"], int(arrays["y"].max()) + 1
+        self.replicas: dict[str, ReplicaStep] = {}
+        self.epoch = 0
+
+    def replica(self, name: str, fanouts: tuple[int, ...]) -> ReplicaStep:
+        """Built once, and trained on from epoch to epoch, as on the other side."""
+        key = f"{name}{len(fanouts)}"
+        if key not in self.replicas:
+            torch.manual_seed(0)
+            spec = SampledGNNSpec(name=NAMES[name], hidden_size=HIDDEN, fanouts=fanouts, dropout=0.0)
+            num_features = self.graph.features.num_features
+            model = build_model(spec, num_features=num_features, num_classes=self.num_classes)
+            optimizer = build_optimizer(model, spec=TrainingSpec(weight_decay=0.0), decayed=every_parameter)
+            exchange = AllReduce(model, axis=Axis())
+            loss = torch.nn.CrossEntropyLoss(reduction="sum")
+            self.replicas[key] = ReplicaStep(model, optimizer=optimizer, loss=loss, exchange=exchange, seed=0)
+        return self.replicas[key]
+
+    def epoch_s(self, ask: dict[str, Any]) -> float:
+        """Seconds of one epoch after the first mini-batch of another."""
+        torch.set_num_threads(ask["threads"])
+        fanouts = tuple(ask["fanouts"])
+        replica = self.replica(ask["model"], fanouts)
+        order = SeedOrder(self.seeds[: ask["num_batches"] * BATCH_SIZE], BATCH_SIZE, seed=0, world_size=1)
+        reading = choose_reading(replica.model, self.graph, device=CPU, dtype=torch.float32)
+        stages = build_stages(self.graph, order=order, fanouts=fanouts, rank=0, device=CPU, reading=reading)
+        pipeline = Pipeline(stages, budgets=BUDGETS, pipelined=ask["pipelined"])
+        steps, first = order.steps_per_epoch, self.epoch * order.steps_per_epoch
+        self.epoch += 1
+        begin = 0.0
+        with pipeline.run(order.tasks(max(0, first - 1), first + steps)) as batches:
+            for number, batch in enumerate(batches, 0 if first else 1):
+                replica.exchange(replica.compute(batch))
+                replica.update()
+                if number == 0:
+                    begin = time.perf_counter()
+        return time.perf_counter() - begin
+
+
+def serve(folder: Path) -> None:
+    """An epoch for every line that comes in."""
+    ours = Ours(folder)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps({"seconds": ours.epoch_s(json.loads(line))}), flush=True)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

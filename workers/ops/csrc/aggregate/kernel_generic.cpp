@@ -1,0 +1,3 @@
+#define GRAPHMILL_ISA generic
+#define GRAPHMILL_VECTOR_BYTES 16
+#include "kernels.h"

@@ -1,0 +1,274 @@
+// Products of tall matrices with small ones, and of two tall ones across their rows (the gradient of the small one).
+//
+// A tile of TILE_ROWS x two vectors of sums stays in registers while it runs over the inner dimension: one panel of the
+// right matrix, packed two vectors wide, stays in the first cache, rows of the left one are read where they are.
+#pragma once
+
+#include <memory>
+#include <new>
+
+#include "rows.h"
+
+namespace graphmill::GRAPHMILL_ISA {
+
+#if GRAPHMILL_VECTOR_BYTES == 64
+constexpr int TILE_ROWS = 8;
+#else
+constexpr int TILE_ROWS = 6;
+#endif
+constexpr int TILE_VECTORS = 2;
+template <class T>
+constexpr int64_t PANEL = TILE_VECTORS * WIDTH<T>;
+constexpr int64_t PRODUCT_ROWS = 96;  // rows of one unit: a multiple of both tile heights
+constexpr int64_t OUTER_ROWS = 256;   // rows packed at a time
+constexpr int64_t OUTER_TILES = 8;    // tiles of the left matrix that share the packed columns of the right one
+constexpr int64_t OUTER_GROUP_ROWS = 1024;
+constexpr int64_t OUTER_GROUPS = 8;
+constexpr int64_t OUTER_BYTES = int64_t(1) << 26;  // of all groups' partial sums
+
+template <class T>
+struct Tile {
+    Vector<T> sum[TILE_ROWS][TILE_VECTORS];
+};
+
+// sum[r] = sum over k of rows[r][k * step] * panel[k]
+template <class T>
+INLINE void multiply(Tile<T>& tile, const T* const (&rows)[TILE_ROWS], int64_t step, const T* panel, int64_t inner) {
+    Vector<T> sum[TILE_ROWS][TILE_VECTORS] = {};
+    int64_t offset = 0;
+    for (int64_t k = 0; k < inner; ++k, panel += PANEL<T>, offset += step) {
+        Vector<T> column[TILE_VECTORS];
+        UNROLL
+        for (int i = 0; i < TILE_VECTORS; ++i) column[i] = pinned(load(panel + i * WIDTH<T>));
+        UNROLL
+        for (int r = 0; r < TILE_ROWS; ++r) {
+            Vector<T> number = pinned(broadcast(rows[r][offset]));
+            UNROLL
+            for (int i = 0; i < TILE_VECTORS; ++i) sum[r][i] += number * column[i];
+        }
+    }
+    UNROLL
+    for (int r = 0; r < TILE_ROWS; ++r) {
+        UNROLL
+        for (int i = 0; i < TILE_VECTORS; ++i) tile.sum[r][i] = sum[r][i];
+    }
+}
+
+template <class T>
+const T* batch_of(const Matrix& matrix, int64_t batch) {
+    return static_cast<const T*>(matrix.data) + batch * matrix.batch_stride;
+}
+
+// The left matrix: row by number, and what the gate makes of it.
+template <class T>
+struct LeftRows {
+    const Matrix &matrix, &gate;
+    RowNumbers numbers;
+
+    const T* row(int64_t batch, int64_t m) const {
+        return batch_of<T>(matrix, batch) + (numbers.data ? numbers[m] : m) * matrix.row_stride;
+    }
+    const T* gate_row(int64_t batch, int64_t m) const {
+        return gate.data ? batch_of<T>(gate, batch) + m * gate.row_stride : nullptr;
+    }
+};
+
+// [panels][inner][PANEL], zeros past the last column.
+template <class T>
+void pack_panels(T* packed, const Product& call, int64_t batch) {
+    const T* b = batch_of<T>(call.b, batch);
+    for (int64_t first = 0; first < call.num_columns; first += PANEL<T>) {
+        int64_t count = call.num_columns - first < PANEL<T> ? call.num_columns - first : PANEL<T>;
+        for (int64_t k = 0; k < call.num_inner; ++k, packed += PANEL<T>) {
+            const T* from = b + k * call.b.row_stride + first * call.b_column_stride;
+            for (int64_t n = 0; n < count; ++n) packed[n] = from[n * call.b_column_stride];
+            for (int64_t n = count; n < PANEL<T>; ++n) packed[n] = 0;
+        }
+    }
+}
+
+template <class T>
+INLINE void finish(const Tile<T>& tile, const Product& call, T* c, const T* bias, int64_t rows, int64_t first) {
+    int64_t count = call.num_columns - first < PANEL<T> ? call.num_columns - first : PANEL<T>;
+    alignas(64) T numbers[PANEL<T>] = {};
+    if (bias) {
+        for (int64_t n = 0; n < count; ++n) numbers[n] = bias[first + n];
+    }
+    Vector<T> added[TILE_VECTORS], zero{};
+    UNROLL
+    for (int i = 0; i < TILE_VECTORS; ++i) added[i] = load(numbers + i * WIDTH<T>);
+    UNROLL
+    for (int r = 0; r < TILE_ROWS; ++r) {
+        if (r >= rows) break;
+        T* to = c + r * call.c.row_stride + first;
+        T* place = count == PANEL<T> ? to : numbers;
+        UNROLL
+        for (int i = 0; i < TILE_VECTORS; ++i) {
+            Vector<T> result = tile.sum[r][i] + added[i];
+            store(place + i * WIDTH<T>, call.relu ? larger(zero, result) : result);
+        }
+        if (place == numbers) {
+            for (int64_t n = 0; n < count; ++n) to[n] = numbers[n];
+        }
+    }
+}
+
+template <class T>
+bool product(const Product& call) {
+    int64_t panels = (call.num_columns + PANEL<T> - 1) / PANEL<T>;
+    int64_t packed_size = panels * call.num_inner * PANEL<T>;
+    std::unique_ptr<T[]> packed(new (std::nothrow) T[call.num_batches * packed_size + 1]);
+    if (!packed) return false;
+    for (int64_t batch = 0; batch < call.num_batches; ++batch) pack_panels(packed.get() + batch * packed_size, call, batch);
+
+    LeftRows<T> left{call.a, call.gate, {call.a_rows, call.wide_rows != 0}};
+    int64_t chunks = (call.num_rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS;
+    int64_t scratch = call.gate.data ? PRODUCT_ROWS * call.num_inner * int64_t(sizeof(T)) : 0;
+    return in_parallel(chunks * call.num_batches, call.num_threads, scratch, [&](int64_t unit, void* memory) {
+        int64_t batch = unit / chunks, first = unit % chunks * PRODUCT_ROWS;
+        int64_t count = call.num_rows - first < PRODUCT_ROWS ? call.num_rows - first : PRODUCT_ROWS;
+        const T* rows[PRODUCT_ROWS + TILE_ROWS];
+        for (int64_t m = 0; m < count; ++m) {
+            rows[m] = left.row(batch, first + m);
+            if (const T* gate = left.gate_row(batch, first + m)) {
+                T* open = static_cast<T*>(memory) + m * call.num_inner;
+                for (int64_t k = 0; k < call.num_inner; ++k) open[k] = gate[k] > 0 ? rows[m][k] : T(0);
+                rows[m] = open;
+            }
+        }
+        for (int64_t m = count; m < count + TILE_ROWS; ++m) rows[m] = rows[count - 1];  // computed, never stored
+        T* c = static_cast<T*>(call.c.data) + batch * call.c.batch_stride + first * call.c.row_stride;
+        const T* bias = call.bias ? static_cast<const T*>(call.bias) + batch * call.num_columns : nullptr;
+        const T* panel = packed.get() + batch * packed_size;
+        for (int64_t p = 0; p < panels; ++p, panel += call.num_inner * PANEL<T>) {
+            for (int64_t m = 0; m < count; m += TILE_ROWS) {
+                const T* tile_rows[TILE_ROWS];
+                UNROLL
+                for (int r = 0; r < TILE_ROWS; ++r) tile_rows[r] = rows[m + r];
+                Tile<T> tile;
+                multiply(tile, tile_rows, 1, panel, call.num_inner);
+                finish(tile, call, c + m * call.c.row_stride, bias, count - m, p * PANEL<T>);
+            }
+        }
+    });
+}
+
+// One part of the rows' share of some columns of the left matrix against all of the right one.
+template <class T>
+struct OuterPart {
+    const OuterProduct& call;
+    LeftRows<T> g, a;
+    int64_t batch, first_outer, num_outer;  // of columns of g
+    T *packed_g, *packed_a;                  // scratch
+    T *sums, *column_sums;                   // [num_outer of the call, row_length], [num_outer of the call]
+    int64_t row_length;
+
+    void pack_g(int64_t first, int64_t count) {
+        for (int64_t n = 0; n < num_outer; n += TILE_ROWS) {
+            T* to = packed_g + n * OUTER_ROWS;
+            int64_t width = num_outer - n < TILE_ROWS ? num_outer - n : TILE_ROWS;
+            T total[TILE_ROWS] = {};
+            for (int64_t m = 0; m < count; ++m, to += TILE_ROWS) {
+                const T* from = g.row(batch, first + m) + first_outer + n;
+                const T* gate = g.gate_row(batch, first + m);
+                if (gate) gate += first_outer + n;
+                for (int64_t r = 0; r < TILE_ROWS; ++r) {
+                    T number = r < width && (!gate || gate[r] > 0) ? from[r] : T(0);
+                    to[r] = number;
+                    total[r] += number;
+                }
+            }
+            for (int64_t r = 0; r < width; ++r) column_sums[first_outer + n + r] += total[r];
+        }
+    }
+
+    void pack_a(int64_t first, int64_t count, int64_t column, int64_t width) {
+        T* to = packed_a;
+        for (int64_t m = 0; m < count; ++m, to += PANEL<T>) {
+            const T* from = a.row(batch, first + m) + column;
+            if (width == PANEL<T>) {
+                UNROLL
+                for (int i = 0; i < TILE_VECTORS; ++i) store(to + i * WIDTH<T>, load(from + i * WIDTH<T>));
+            } else {
+                for (int64_t k = 0; k < PANEL<T>; ++k) to[k] = k < width ? from[k] : T(0);
+            }
+        }
+    }
+
+    void add_rows(int64_t first, int64_t count) {
+        pack_g(first, count);
+        for (int64_t column = 0; column < call.num_columns; column += PANEL<T>) {
+            pack_a(first, count, column, call.num_columns - column < PANEL<T> ? call.num_columns - column : PANEL<T>);
+            for (int64_t n = 0; n < num_outer; n += TILE_ROWS) {
+                const T* rows[TILE_ROWS];
+                UNROLL
+                for (int r = 0; r < TILE_ROWS; ++r) rows[r] = packed_g + n * OUTER_ROWS + r;
+                Tile<T> tile;
+                multiply(tile, rows, TILE_ROWS, packed_a, count);
+                UNROLL
+                for (int r = 0; r < TILE_ROWS; ++r) {
+                    if (n + r >= num_outer) break;
+                    T* to = sums + (first_outer + n + r) * row_length + column;
+                    UNROLL
+                    for (int i = 0; i < TILE_VECTORS; ++i) store(to + i * WIDTH<T>, load(to + i * WIDTH<T>) + tile.sum[r][i]);
+                }
+            }
+        }
+    }
+};
+
+template <class T>
+bool outer_product(const OuterProduct& call) {
+    constexpr int64_t SLICE = OUTER_TILES * TILE_ROWS;
+    int64_t row_length = (call.num_columns + PANEL<T> - 1) / PANEL<T> * PANEL<T>;
+    int64_t size = call.num_outer * row_length, slices = (call.num_outer + SLICE - 1) / SLICE;
+    // Chosen by shapes alone, so that sums come out the same on any number of threads.
+    int64_t groups = call.num_rows / OUTER_GROUP_ROWS;
+    int64_t affordable = OUTER_BYTES / (call.num_batches * size * int64_t(sizeof(T)) + 1);
+    if (groups > affordable) groups = affordable;
+    if (groups > OUTER_GROUPS) groups = OUTER_GROUPS;
+    if (groups < 1) groups = 1;
+    std::unique_ptr<T[]> sums(new (std::nothrow) T[groups * call.num_batches * size]());
+    std::unique_ptr<T[]> column_sums(new (std::nothrow) T[groups * call.num_batches * call.num_outer]());
+    if (!sums || !column_sums) return false;
+
+    int64_t group_rows = (call.num_rows + groups - 1) / groups;
+    int64_t scratch = OUTER_ROWS * (SLICE + PANEL<T>) * int64_t(sizeof(T));
+    Matrix no_gate{};
+    bool done = in_parallel(groups * call.num_batches * slices, call.num_threads, scratch, [&](int64_t unit, void* memory) {
+        int64_t slice = unit % slices, batch = unit / slices % call.num_batches, group = unit / slices / call.num_batches;
+        int64_t place = group * call.num_batches + batch;
+        OuterPart<T> part{
+            .call = call,
+            .g = {call.g, call.gate, {nullptr, false}},
+            .a = {call.a, no_gate, {call.a_rows, call.wide_rows != 0}},
+            .batch = batch,
+            .first_outer = slice * SLICE,
+            .num_outer = call.num_outer - slice * SLICE < SLICE ? call.num_outer - slice * SLICE : SLICE,
+            .packed_g = static_cast<T*>(memory),
+            .packed_a = static_cast<T*>(memory) + OUTER_ROWS * SLICE,
+            .sums = sums.get() + place * size,
+            .column_sums = column_sums.get() + place * call.num_outer,
+            .row_length = row_length,
+        };
+        int64_t end = (group + 1) * group_rows < call.num_rows ? (group + 1) * group_rows : call.num_rows;
+        for (int64_t m = group * group_rows; m < end; m += OUTER_ROWS) {
+            part.add_rows(m, end - m < OUTER_ROWS ? end - m : OUTER_ROWS);
+        }
+    });
+    if (!done) return false;
+    T* c = static_cast<T*>(call.c);
+    for (int64_t row = 0; row < call.num_batches * call.num_outer; ++row, c += call.num_columns) {
+        for (int64_t k = 0; k < call.num_columns; ++k) c[k] = 0;
+        T column_sum = 0;
+        for (int64_t group = 0; group < groups; ++group) {
+            int64_t place = group * call.num_batches * call.num_outer + row;
+            for (int64_t k = 0; k < call.num_columns; ++k) c[k] += sums[place * row_length + k];
+            column_sum += column_sums[place];
+        }
+        if (call.column_sums) static_cast<T*>(call.column_sums)[row] = column_sum;
+    }
+    return true;
+}
+
+}  // namespace graphmill::GRAPHMILL_ISA
