@@ -72,6 +72,7 @@ class SampledShape(Frozen):
     model: str
     num_layers: int
     hidden_size: int
+    num_heads: int = 1
     num_features: int
     num_classes: int
     num_nodes: int

@@ -208,11 +208,13 @@ def estimate_sampled_memory(
 
 
 def _evaluation_bytes(shape: SampledShape) -> int:
+    hidden = shape.hidden_size if shape.model != "appnp" else max(shape.hidden_size, 2 * shape.num_classes)
     return memory.layerwise_evaluation_bytes(
         model=shape.model,
+        num_heads=shape.num_heads,
         num_nodes=shape.num_nodes,
         largest_degree=shape.largest_degree,
-        widths=(shape.num_features, *[shape.hidden_size] * (shape.num_layers - 1), shape.num_classes),
+        widths=(shape.num_features, *[hidden] * (shape.num_layers - 1), shape.num_classes),
         element_bytes=ELEMENT_BYTES[shape.dtype],
     )
 

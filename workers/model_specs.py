@@ -322,39 +322,20 @@ SamplerName = Literal[
 Direction = Literal["in", "out"]
 
 
-class SampledGNNSpec(Frozen):
-    """A message-passing model of PyG trained on sampled neighbourhoods; one fanout per layer, nearest hop first."""
+class SampledFields(Frozen):
+    """What all models have in common that train on sampled neighbourhoods: one fanout per layer, nearest hop first."""
 
-    name: Literal["graphsage", "gcn", "gin", "gat", "gatv2", "appnp", "sgc", "tag", "arma"]
     hidden_size: int = Field(default=128, ge=1, le=8192)
     dropout: float = Field(default=0.5, ge=0, lt=1)
     fanouts: tuple[Annotated[int, Field(ge=-1, le=10_000)], ...] = Field(default=(10, 5), min_length=1, max_length=8)
     sampler: SamplerName = "uniform"
     replace: bool = Field(default=False, description="neighbours may be drawn twice")
     direction: Direction = Field(default="in", description="of the edges along which a node hears from others")
-    num_heads: int = Field(default=4, ge=1, le=64, description="gat, gatv2: heads of attention")
-    teleport: float = Field(default=0.1, ge=0, lt=1, description="appnp: share of a node's own prediction in each step")
 
     @model_validator(mode="after")
-    def _only_uniform_replaces(self) -> "SampledGNNSpec":
+    def _only_uniform_replaces(self) -> "SampledFields":
         if self.replace and self.sampler != "uniform":
             raise ValueError(f"sampler {self.sampler!r} draws without replacement; found replace: true, leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _attention_fits(self) -> "SampledGNNSpec":
-        if self.name not in ("gat", "gatv2"):
-            return self
-        if self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} must be a multiple of num_heads {self.num_heads};"
-                f" try hidden_size {self.hidden_size - self.hidden_size % self.num_heads or self.num_heads}"
-            )
-        if self.sampler not in ("uniform", "labor"):
-            raise ValueError(
-                f"sampler {self.sampler!r} weights sums over neighbours, and {self.name} takes a softmax over them;"
-                " choose sampler uniform or labor"
-            )
         return self
 
     @property
@@ -363,8 +344,40 @@ class SampledGNNSpec(Frozen):
         return len(self.fanouts)
 
 
+class SampledGNNSpec(SampledFields):
+    """A message-passing model of PyG, or its convolution stacked."""
+
+    name: Literal["graphsage", "gcn", "gin", "sgc", "tag", "arma"]
+
+
+class SampledAttentionSpec(SampledFields):
+    """GAT (Veličković et al., ICLR 2018) or GATv2 (Brody et al., ICLR 2022)."""
+
+    name: Literal["gat", "gatv2"]
+    num_heads: int = Field(default=4, ge=1, le=128)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "SampledAttentionSpec":
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of num_heads {self.num_heads}")
+        if self.sampler not in ("uniform", "labor"):
+            raise ValueError(
+                f"sampler {self.sampler!r} weights sums over neighbours, and {self.name} takes a softmax over them;"
+                " choose uniform or labor"
+            )
+        return self
+
+
+class PropagationSpec(SampledFields):
+    """APPNP (Gasteiger et al., ICLR 2019): one step of propagation per fanout."""
+
+    name: Literal["appnp"] = "appnp"
+    teleport: float = Field(default=0.1, ge=0, lt=1, description="share of a node's own prediction in each step")
+
+
 TransformerSpec = GraphormerSpec | GTSpec | GraphGPSSpec | ExphormerSpec | SGFormerSpec | NAGphormerSpec | CustomSpec
-ModelSpec = Annotated[TransformerSpec | SampledGNNSpec, Field(discriminator="name")]
+SampledSpec = SampledGNNSpec | SampledAttentionSpec | PropagationSpec
+ModelSpec = Annotated[TransformerSpec | SampledSpec, Field(discriminator="name")]
 
 
 def _names(spec: type[Frozen]) -> tuple[str, ...]:
@@ -373,7 +386,7 @@ def _names(spec: type[Frozen]) -> tuple[str, ...]:
 
 _SPECS_OF_KIND: dict[Kind, tuple[type[Frozen], ...]] = {
     "megagraph": get_args(TransformerSpec),
-    "mqgnn": (SampledGNNSpec,),
+    "mqgnn": get_args(SampledSpec),
 }
 MODELS_OF_KIND: dict[Kind, tuple[str, ...]] = {
     kind: tuple(name for spec in specs for name in _names(spec)) for kind, specs in _SPECS_OF_KIND.items()

@@ -121,7 +121,7 @@ def sampled_graph_bytes(
 
 
 def layerwise_evaluation_bytes(
-    *, model: str, num_nodes: int, largest_degree: int, widths: Sequence[int], element_bytes: int
+    *, model: str, num_nodes: int, largest_degree: int, widths: Sequence[int], element_bytes: int, num_heads: int = 1
 ) -> int:
     """Exact evaluation of a sampled GNN, layer by layer over all nodes; ``widths`` are F, d, …, d, classes.
 
@@ -138,24 +138,37 @@ def layerwise_evaluation_bytes(
             num_nodes=num_nodes,
             largest_degree=largest_degree,
             element_bytes=element_bytes,
+            num_heads=num_heads,
         )
         for width_in, width_out in layers
     )
 
 
 def _chunk_bytes(
-    model: str, *, width_in: int, width_out: int, num_nodes: int, largest_degree: int, element_bytes: int
+    model: str,
+    *,
+    width_in: int,
+    width_out: int,
+    num_nodes: int,
+    largest_degree: int,
+    element_bytes: int,
+    num_heads: int,
 ) -> int:
     """Rows and edges of one chunk of a layer: nodes and their edges are at most ``visits``, a single node's always.
 
     GraphSAGE holds inputs and sums, then three outputs. GCN takes sum and product in the cheaper order, so all of its
-    matrices may be as wide as the wider end.
+    matrices may be as wide as the wider end. GAT sums whole rows for every head; GATv2, as PyG wrote it, also holds a
+    row of all heads for every edge, five times at most.
     """
     row_bytes = max(width_in, width_out) * element_bytes
-    dearest = _EDGE_BYTES if num_nodes * row_bytes <= EVALUATION_CHUNK_BYTES else max(row_bytes, _EDGE_BYTES)
-    visits = max(EVALUATION_CHUNK_BYTES // dearest, largest_degree + 1)
     wide = 2 * width_in + 3 * width_out if model == "graphsage" else _CHUNK_MATRICES * max(width_in, width_out)
-    return min(num_nodes, visits) * wide * element_bytes + visits * _EDGE_BYTES
+    edge_bytes = _EDGE_BYTES
+    if model in ("gat", "gatv2"):
+        wide += num_heads * max(width_in, width_out)
+        edge_bytes += num_heads * (2 if model == "gat" else _CHUNK_MATRICES * width_out) * element_bytes
+    dearest = edge_bytes if num_nodes * row_bytes <= EVALUATION_CHUNK_BYTES else max(row_bytes, edge_bytes)
+    visits = max(EVALUATION_CHUNK_BYTES // dearest, largest_degree + 1)
+    return min(num_nodes, visits) * wide * element_bytes + visits * edge_bytes
 
 
 def with_margin(num_bytes: float) -> int:

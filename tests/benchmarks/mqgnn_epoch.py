@@ -1,8 +1,8 @@
 """Epoch time of sampled GNNs: ours on both cores against PyG as documented, and against PyG tuned by an expert.
 
 20,480 seeds in mini-batches of 1,024, hidden size 128, no dropout, Adam; a generated power-law graph (200,000 nodes,
-3 million edges, 100 features, 47 classes), WordNet3 with its sparse features, and Tolokers. Ours is what a job runs: the
-stages, kernels and step of ``workers.mqgnn``. PyG's two sides (``peer_epoch``) run in the environment that
+3 million edges, 100 features, 47 classes), WordNet3 with its sparse features, and Tolokers. Ours is what a job runs:
+the stages, kernels and step of ``workers.mqgnn``. PyG's two sides (``peer_epoch``) run in the environment that
 ``make bench-peers`` builds. Each side runs in a process of its own, in turn, with the threads, loader workers, overlap
 and layout that were fastest for it in a round of trials before. ``--only`` names some of the cases.
 """

@@ -1,4 +1,4 @@
-"""Our side of ``mqgnn_epoch``: the stages, kernels and step of a job, for one line in per epoch (see ``peer_epoch``)."""
+"""Our side of ``mqgnn_epoch``: the stages, kernels and step of a job, one epoch for every line that comes in."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages, choose_reading
 from workers.mqgnn.seed_order import SeedOrder
-from workers.spec import SampledGNNSpec, TrainingSpec
+from workers.spec import SPEC_OF_MODEL, TrainingSpec
 from workers.training.optimizer import build_optimizer, every_parameter
 
 HIDDEN, BATCH_SIZE = 128, 1024
@@ -52,7 +52,7 @@ class Ours:
         key = f"{name}{len(fanouts)}"
         if key not in self.replicas:
             torch.manual_seed(0)
-            spec = SampledGNNSpec(name=NAMES[name], hidden_size=HIDDEN, fanouts=fanouts, dropout=0.0)
+            spec = SPEC_OF_MODEL[NAMES[name]](name=NAMES[name], hidden_size=HIDDEN, fanouts=fanouts, dropout=0.0)
             num_features = self.graph.features.num_features
             model = build_model(spec, num_features=num_features, num_classes=self.num_classes)
             optimizer = build_optimizer(model, spec=TrainingSpec(weight_decay=0.0), decayed=every_parameter)
@@ -70,15 +70,14 @@ class Ours:
         reading = choose_reading(replica.model, self.graph, device=CPU, dtype=torch.float32)
         stages = build_stages(self.graph, order=order, fanouts=fanouts, rank=0, device=CPU, reading=reading)
         pipeline = Pipeline(stages, budgets=BUDGETS, pipelined=ask["pipelined"])
-        steps, first = order.steps_per_epoch, self.epoch * order.steps_per_epoch
         self.epoch += 1
-        begin = 0.0
-        with pipeline.run(order.tasks(max(0, first - 1), first + steps)) as batches:
-            for number, batch in enumerate(batches, 0 if first else 1):
-                replica.exchange(replica.compute(batch))
-                replica.update()
-                if number == 0:
-                    begin = time.perf_counter()
+        first = self.epoch * order.steps_per_epoch
+        for start, end in ((first - 1, first), (first, first + order.steps_per_epoch)):
+            begin = time.perf_counter()
+            with pipeline.run(order.tasks(start, end)) as batches:
+                for batch in batches:
+                    replica.exchange(replica.compute(batch))
+                    replica.update()
         return time.perf_counter() - begin
 
 

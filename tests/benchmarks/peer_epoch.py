@@ -1,12 +1,12 @@
 """PyG's two sides of ``mqgnn_epoch``: run by the Python of ``.venv-peers``, so it imports nothing of ours.
 
-``default`` is what PyG's documentation shows: ``NeighborLoader`` and the model on the whole mini-batch. ``tuned`` is what
-an expert makes of it by hand: torch-sparse's native sampler called in the loader's workers, hops told apart, every layer
-on a bipartite block with no row too many, features gathered once. Both give the same outputs for the same sample, which
-is checked before anything is timed.
+``default`` is what PyG's documentation shows: ``NeighborLoader`` and the model on the whole mini-batch. ``tuned`` is
+what an expert makes of it by hand: torch-sparse's native sampler called in the loader's workers, hops told apart, every
+layer on a bipartite block with no row too many, features gathered once. Both give the same outputs for the same sample,
+which is checked before anything is timed.
 
-A line in asks for one epoch: ``{"side", "model", "fanouts", "num_batches", "threads", "workers", "layout"}``; a line out
-tells its seconds.
+A line in asks for one epoch: ``{"side", "model", "fanouts", "num_batches", "threads", "workers", "layout"}``; a line
+out tells its seconds.
 """
 
 import json

@@ -131,7 +131,7 @@ def test_a_data_set_needs_one_source() -> None:
 @pytest.mark.parametrize(
     ("kind", "model", "fix"),
     [
-        ("mqgnn", "graphormer", "use graphsage or gcn, or set kind to megagraph"),
+        ("mqgnn", "graphormer", f"use {' or '.join(MODELS_OF_KIND['mqgnn'])}, or set kind to megagraph"),
         ("megagraph", "gcn", f"use {' or '.join(MODELS_OF_KIND['megagraph'])}, or set kind to mqgnn"),
     ],
 )

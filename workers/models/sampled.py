@@ -17,18 +17,19 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
-from torch_geometric.nn import ARMAConv, MessagePassing, SGConv, TAGConv
+from torch_geometric.nn import ARMAConv, GATConv, MessagePassing, SGConv, TAGConv
 from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
+from workers.model_specs import SampledFields
 from workers.models.appnp import APPNPNet, predict_rows, spread
 from workers.models.blocks import Block, InPlace, block_of
 from workers.models.convolutions import convolve, reads_in_place, width_of
 from workers.ops.counter_dropout import drop
 from workers.ops.native_aggregation import is_native
 from workers.ops.neighbours import SparseRows
-from workers.spec import SampledGNNSpec
 
 # How the first layer meets the features: as rows that were gathered for it, or in the matrix of all nodes, by the
 # sources of edges (then the outermost nodes need no numbers of their own) or by the nodes of the subgraph.
@@ -65,7 +66,7 @@ class ARMA(_Stack):
     convolution = ARMAConv
 
 
-def build_sampled_gnn(spec: SampledGNNSpec, *, num_features: int, num_classes: int) -> nn.Module:
+def build_sampled_gnn(spec: SampledFields, *, num_features: int, num_classes: int) -> nn.Module:
     """The model that ``spec`` names, one layer per fanout; ReLU and dropout between layers."""
     kind, options = _CLASSES[spec.name]
     options = {name: getattr(spec, value) if isinstance(value, str) else value for name, value in options.items()}
@@ -109,6 +110,15 @@ def width_after(model: nn.Module, layer: int) -> int:
     if isinstance(model, APPNPNet):
         return model.out_channels * (1 + (layer < model.num_layers - 1))
     return width_of(model.convs[layer])
+
+
+def edge_bytes_of(model: nn.Module, layer: int, *, dtype: torch.dtype) -> int:
+    """What ``layer`` holds for every edge of a block, beside rows: of attention, weights and slopes, or PyG's rows."""
+    if isinstance(model, APPNPNet) or not hasattr(model.convs[layer], "heads"):
+        return 0
+    convolution = model.convs[layer]
+    numbers = 2 if type(convolution) is GATConv else 5 * width_after(model, layer)
+    return numbers * convolution.heads * dtype.itemsize
 
 
 def forward_blocks(

@@ -13,7 +13,8 @@ and edges of a chunk, is at most max(C / max(W·b, 48), D + 1), or max(C / 48, D
     min(L − 1, 2) · N · H · b         the hidden matrices of all nodes, of the layer before and of this one
     min(N, V) · (2 I + 3 O) · b       a chunk of GraphSAGE: inputs and sums, then outputs; 5 W in place of the bracket
                                       for others. A single node is always one chunk, so that of a hub may exceed C
-    48 · V                            the edges of the chunk while they are sampled and summed
+    48 · V                            the edges of the chunk while they are sampled and summed; more where attention
+                                      keeps numbers of every edge (``edge_bytes_of``), of which V then has fewer
     16 · N                            work before each node, the sampler's table (int64 both); as long as the
                                       ``Evaluator`` lives
 
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 from workers.comm.axis import Axis
 from workers.data.graph import Graph
 from workers.models.blocks import Block
-from workers.models.sampled import apply_layer, enter, width_after
+from workers.models.sampled import apply_layer, edge_bytes_of, enter, width_after
 from workers.mqgnn.sampling.csc import csc_of
 from workers.mqgnn.sampling.named import build_sampler
 from workers.mqgnn.sampling.neighbors import ALL_NEIGHBORS
@@ -120,8 +121,9 @@ class Evaluator:
         low, end = self._bounds[self._axis.index : self._axis.index + 2]
         width_in = model.in_channels if layer == 0 else width_after(model, layer - 1)
         row_bytes = max(width_in, width_after(model, layer)) * self._dtype.itemsize
+        edge_bytes = _EDGE_BYTES + edge_bytes_of(model, layer, dtype=self._dtype)
         all_rows_fit = self._graph.num_nodes * row_bytes <= self._chunk_bytes
-        limit = self._chunk_bytes // (_EDGE_BYTES if all_rows_fit else max(row_bytes, _EDGE_BYTES))
+        limit = self._chunk_bytes // (edge_bytes if all_rows_fit else max(row_bytes, edge_bytes))
         while low < end:
             fitting = int(np.searchsorted(self._work, self._work[low] + limit, side="right")) - 1
             high = min(end, max(fitting, low + 1))

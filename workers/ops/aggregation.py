@@ -61,8 +61,19 @@ def sum_and_project(
 
     ``weight`` is [N, F], or [N, 2F] with ``beside_own``.
     """
-    if not isinstance(x, SparseRows):
+    if isinstance(x, SparseRows):
+        return _project_sparse(x, weight, bias, neighbours=neighbours, beside_own=beside_own, relu=relu)
+    if not beside_own or (torch.is_grad_enabled() and native.is_native(x)):
         return linear(sum_neighbours(x, neighbours=neighbours, beside_own=beside_own), weight, bias, relu=relu)
+    # Two products, and no copy of the own rows: what evaluation counts on (``workers.mqgnn.evaluation``).
+    of_sums, of_own = weight.split(weight.shape[1] // 2, dim=1)
+    out = linear(sum_neighbours(x, neighbours=neighbours), of_sums, bias) + linear(neighbours.own(x), of_own)
+    return out.relu_() if relu else out
+
+
+def _project_sparse(
+    x: SparseRows, weight: Tensor, bias: Tensor | None, *, neighbours: Neighbours, beside_own: bool, relu: bool
+) -> Tensor:
     entries = expanded(x, neighbours=neighbours, beside_own=beside_own)
     out = sum_neighbours(weight.t().contiguous(), neighbours=entries)
     out = out if bias is None else out + bias

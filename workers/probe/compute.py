@@ -21,7 +21,7 @@ from planner.profiles import ProbeRequest, UnitSample, UnitSize
 from workers.data.graph import GraphDataset
 from workers.data.partition import NodeCut
 from workers.megagraph.encoded_rows import RowEncoder
-from workers.model_specs import CustomSpec, ModelSpec
+from workers.model_specs import CustomSpec, ModelSpec, SampledFields
 from workers.models.attention import choose_kernel
 from workers.models.registry import build_model
 from workers.models.units import GraphTransformer, kind_of
@@ -31,7 +31,7 @@ from workers.probe.made_up_rows import MadeUpRows
 from workers.probe.memory import count_saved_bytes, measure_peak_bytes
 from workers.probe.ranks import Ranks, time_once_s
 from workers.probe.toy_graph import ring_graph
-from workers.spec import SampledGNNSpec, TrainSpec
+from workers.spec import TrainSpec
 from workers.training.model_fit import resolve_model
 from workers.training.optimizer import build_optimizer, weight_matrices
 
@@ -152,7 +152,7 @@ class _Bench:
     """The real model with random inputs."""
 
     def __init__(self, spec: TrainSpec, *, dataset: GraphDataset, ranks: Ranks) -> None:
-        assert not isinstance(spec.model, SampledGNNSpec), "measure_units takes graph transformers"
+        assert not isinstance(spec.model, SampledFields), "measure_units takes graph transformers"
         self._spec, self._training, self._ranks = spec.model, spec.training, ranks
         self._made_up = MadeUpRows(self._spec.needs, dataset=dataset, dtype=spec.training.dtype, device=ranks.device)
         self._options = {"dtype": getattr(torch, spec.training.dtype), "device": ranks.device}

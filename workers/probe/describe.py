@@ -11,9 +11,9 @@ from planner.profiles import JobShape, ProfileKey, SampledShape, TransformerShap
 from workers.data.graph import TRAIN, Graph, GraphDataset
 from workers.data.graph_encodings.index_form import heaviest_rows
 from workers.errors import DatasetInvalidError
-from workers.model_specs import Needs, TransformerSpec, mixes_of
+from workers.model_specs import Needs, SampledFields, TransformerSpec, mixes_of
 from workers.ops.native import kernel_form
-from workers.spec import SampledGNNSpec, TrainSpec
+from workers.spec import TrainSpec
 from workers.training.model_fit import resolve_model
 from workers.training.objective import resolve_objective
 
@@ -30,7 +30,7 @@ def describe_job(spec: TrainSpec, dataset: GraphDataset) -> JobShape:
     """
     resolve_objective(spec.training, dataset)
     model = resolve_model(spec.model, dataset)
-    if isinstance(model, SampledGNNSpec):
+    if isinstance(model, SampledFields):
         return _describe_sampled(spec, model, dataset)
     return _describe_transformer(spec, model, dataset)
 
@@ -102,7 +102,7 @@ def _num_edges(needs: Needs, dataset: GraphDataset) -> int:
     return (needs.edges * both) * dataset.num_edges + per_node * dataset.num_nodes
 
 
-def _describe_sampled(spec: TrainSpec, model: SampledGNNSpec, dataset: GraphDataset) -> SampledShape:
+def _describe_sampled(spec: TrainSpec, model: SampledFields, dataset: GraphDataset) -> SampledShape:
     if len(dataset.graphs) != 1:
         raise DatasetInvalidError(
             f"a sampled GNN trains on one graph, and {dataset.name} has {len(dataset.graphs)}; choose a data set of one"
@@ -114,6 +114,7 @@ def _describe_sampled(spec: TrainSpec, model: SampledGNNSpec, dataset: GraphData
         model=model.name,
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
+        num_heads=getattr(model, "num_heads", 1),
         num_features=dataset.num_features,
         num_classes=dataset.num_classes,
         num_nodes=graph.num_nodes,

@@ -6,7 +6,7 @@ spec.model + data set ─▶ resolve_model ─▶ the spec that is built, traine
 from workers.data.graph import GraphDataset
 from workers.data.graph_encodings.index_form import is_near_form_smaller
 from workers.errors import ModelInvalidError
-from workers.model_specs import CustomSpec, GraphGPSSpec, GraphormerSpec, IndexForm, ModelSpec, Needs, SampledGNNSpec
+from workers.model_specs import CustomSpec, GraphGPSSpec, GraphormerSpec, IndexForm, ModelSpec, Needs, SampledFields
 
 
 def resolve_model(model: ModelSpec, dataset: GraphDataset) -> ModelSpec:
@@ -14,7 +14,7 @@ def resolve_model(model: ModelSpec, dataset: GraphDataset) -> ModelSpec:
 
     Raises ``ModelInvalidError`` where it does not fit what is predicted, or edge types that ``dataset`` has not.
     """
-    if isinstance(model, SampledGNNSpec):
+    if isinstance(model, SampledFields):
         return model
     _check_edge_types(model.needs.edge_types, dataset)
     if isinstance(model, GraphormerSpec | GraphGPSSpec) and model.index == "auto":

@@ -130,7 +130,7 @@ def test_a_full_block_gives_what_the_class_says_on_the_whole_graph(
 
 
 @pytest.mark.skipif(native_library() is None, reason="no native library is installed")
-@pytest.mark.parametrize("name", [name for name in FUSED])
+@pytest.mark.parametrize("name", list(FUSED))
 def test_features_read_in_place_give_what_gathered_ones_do(name: str) -> None:
     convolution, (x, edges) = build(FUSED[name], torch.float32), whole_graph(torch.float32)
     assert reads_in_place(convolution, x)

@@ -15,9 +15,9 @@ from workers.models.sampled import build_sampled_gnn
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.pipeline import Pipeline
-from workers.mqgnn.preparation import build_stages
+from workers.mqgnn.preparation import build_stages, choose_reading
 from workers.mqgnn.seed_order import SeedOrder
-from workers.spec import SampledGNNSpec, TrainingSpec
+from workers.spec import SPEC_OF_MODEL, TrainingSpec
 from workers.training.optimizer import build_optimizer, every_parameter
 
 ALONE = Axis()
@@ -42,12 +42,14 @@ class Settings:
     pipelined: bool = False
     num_sampling_workers: int = 1
     sampler: SamplerName = "uniform"
+    in_place: bool = False
 
 
 def train_by_hand(graph: Graph, settings: Settings, *, axis: Axis = ALONE) -> tuple[dict[str, Tensor], list[float]]:
     """(weights at the end, loss of every step) of one replica."""
     torch.manual_seed(settings.seed)
-    spec = SampledGNNSpec(name=settings.model, hidden_size=16, dropout=settings.dropout, fanouts=settings.fanouts)
+    kind = SPEC_OF_MODEL[settings.model]
+    spec = kind(name=settings.model, hidden_size=16, dropout=settings.dropout, fanouts=settings.fanouts)
     model = build_sampled_gnn(spec, num_features=graph.features.num_features, num_classes=int(graph.y.max()) + 1).to(
         settings.dtype
     )
@@ -61,6 +63,7 @@ def train_by_hand(graph: Graph, settings: Settings, *, axis: Axis = ALONE) -> tu
         dtype=settings.dtype,
         num_sampling_workers=settings.num_sampling_workers,
         sampler=settings.sampler,
+        reading=choose_reading(model, graph, device=CPU, dtype=settings.dtype) if settings.in_place else "gathered",
     )
     replica = ReplicaStep(
         model,

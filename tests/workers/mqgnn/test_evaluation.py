@@ -9,7 +9,7 @@ from workers.comm.axis import Axis
 from workers.data.graph import SPLIT_NAMES
 from workers.models.sampled import build_sampled_gnn
 from workers.mqgnn.evaluation import CHUNK_BYTES, Evaluator
-from workers.spec import SampledGNNSpec
+from workers.spec import MODELS_OF_KIND, SPEC_OF_MODEL, SampledGNNSpec
 from workers.training.memory import PeakMemory
 
 GRAPH = clustered_graph(300, degree=10)
@@ -17,7 +17,7 @@ GRAPH = clustered_graph(300, degree=10)
 
 def build(name: str, num_layers: int) -> torch.nn.Module:
     torch.manual_seed(1)
-    spec = SampledGNNSpec(name=name, hidden_size=16, fanouts=(2,) * num_layers, dropout=0.5)
+    spec = SPEC_OF_MODEL[name](name=name, hidden_size=16, fanouts=(2,) * num_layers, dropout=0.5)
     return build_sampled_gnn(spec, num_features=8, num_classes=3).double()
 
 
@@ -27,7 +27,7 @@ def evaluator(**settings) -> Evaluator:
 
 @pytest.mark.parametrize("chunk_bytes", [64, 4096, 2**26])
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
-@pytest.mark.parametrize("name", ["graphsage", "gcn"])
+@pytest.mark.parametrize("name", MODELS_OF_KIND["mqgnn"])
 def test_scores_equal_those_of_the_plain_class_on_the_whole_graph(name, num_layers, chunk_bytes):
     model = build(name, num_layers)
     targets = np.repeat(np.arange(300), np.diff(GRAPH.indptr))

@@ -27,7 +27,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
 
 
 @pytest.fixture(autouse=True)
-def _every_instruction_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _keep_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -170,10 +170,9 @@ def attended(x: Tensor, vectors: Tensor, neighbours: Neighbours, *, with_self: b
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [3, 8, 21, 100])
 @pytest.mark.parametrize("with_self", [False, True])
-def test_attention_equals_its_definition(
-    width: int, with_self: bool, dtype: torch.dtype, instruction_set: str
-) -> None:
-    neighbours, x, vectors = block(40, 120, bare=True), numbers(120, width, dtype=dtype), numbers(2, 7, width, dtype=dtype)
+def test_attention_equals_its_definition(width: int, with_self: bool, dtype: torch.dtype, instruction_set: str) -> None:
+    neighbours = block(40, 120, bare=True)
+    x, vectors = numbers(120, width, dtype=dtype), numbers(2, 7, width, dtype=dtype)
     ours = attend_rows(
         x,
         neighbours=neighbours,

@@ -21,9 +21,10 @@ template <class T>
 constexpr int64_t PANEL = TILE_VECTORS * WIDTH<T>;
 constexpr int64_t PRODUCT_ROWS = 96;  // rows of one unit: a multiple of both tile heights
 constexpr int64_t OUTER_ROWS = 256;   // rows packed at a time
-constexpr int64_t OUTER_TILES = 8;    // tiles of the left matrix that share the packed columns of the right one
-constexpr int64_t OUTER_GROUP_ROWS = 1024;
-constexpr int64_t OUTER_GROUPS = 8;
+constexpr int64_t OUTER_TILES = 24;   // tiles of the left matrix that share the packed columns of the right one
+constexpr int64_t OUTER_COLUMNS = OUTER_TILES * TILE_ROWS;
+constexpr int64_t OUTER_GROUP_ROWS = 512;
+constexpr int64_t OUTER_GROUPS = 16;
 constexpr int64_t OUTER_BYTES = int64_t(1) << 26;  // of all groups' partial sums
 
 template <class T>
@@ -163,29 +164,32 @@ struct OuterPart {
     T *sums, *column_sums;                   // [num_outer of the call, row_length], [num_outer of the call]
     int64_t row_length;
 
+    // [tiles][OUTER_ROWS][TILE_ROWS], zeros past the last column.
     void pack_g(int64_t first, int64_t count) {
-        for (int64_t n = 0; n < num_outer; n += TILE_ROWS) {
-            T* to = packed_g + n * OUTER_ROWS;
-            int64_t width = num_outer - n < TILE_ROWS ? num_outer - n : TILE_ROWS;
-            T total[TILE_ROWS] = {};
-            for (int64_t m = 0; m < count; ++m, to += TILE_ROWS) {
-                const T* from = g.row(batch, first + m) + first_outer + n;
-                const T* gate = g.gate_row(batch, first + m);
-                if (gate) gate += first_outer + n;
-                for (int64_t r = 0; r < TILE_ROWS; ++r) {
-                    T number = r < width && (!gate || gate[r] > 0) ? from[r] : T(0);
-                    to[r] = number;
-                    total[r] += number;
-                }
+        T numbers[OUTER_COLUMNS] = {}, totals[OUTER_COLUMNS] = {};
+        for (int64_t m = 0; m < count; ++m) {
+            const T* from = g.row(batch, first + m) + first_outer;
+            const T* gate = g.gate_row(batch, first + m);
+            if (gate) {
+                gate += first_outer;
+                for (int64_t n = 0; n < num_outer; ++n) numbers[n] = gate[n] > 0 ? from[n] : T(0);
+            } else {
+                for (int64_t n = 0; n < num_outer; ++n) numbers[n] = from[n];
             }
-            for (int64_t r = 0; r < width; ++r) column_sums[first_outer + n + r] += total[r];
+            for (int64_t n = 0; n < num_outer; ++n) totals[n] += numbers[n];
+            for (int64_t tile = 0; tile * TILE_ROWS < num_outer; ++tile) {
+                __builtin_memcpy(packed_g + (tile * OUTER_ROWS + m) * TILE_ROWS, numbers + tile * TILE_ROWS,
+                                 TILE_ROWS * sizeof(T));
+            }
         }
+        for (int64_t n = 0; n < num_outer; ++n) column_sums[first_outer + n] += totals[n];
     }
 
     void pack_a(int64_t first, int64_t count, int64_t column, int64_t width) {
         T* to = packed_a;
         for (int64_t m = 0; m < count; ++m, to += PANEL<T>) {
             const T* from = a.row(batch, first + m) + column;
+            __builtin_prefetch(from + 2 * PANEL<T>);
             if (width == PANEL<T>) {
                 UNROLL
                 for (int i = 0; i < TILE_VECTORS; ++i) store(to + i * WIDTH<T>, load(from + i * WIDTH<T>));
@@ -219,7 +223,7 @@ struct OuterPart {
 
 template <class T>
 bool outer_product(const OuterProduct& call) {
-    constexpr int64_t SLICE = OUTER_TILES * TILE_ROWS;
+    constexpr int64_t SLICE = OUTER_COLUMNS;
     int64_t row_length = (call.num_columns + PANEL<T> - 1) / PANEL<T> * PANEL<T>;
     int64_t size = call.num_outer * row_length, slices = (call.num_outer + SLICE - 1) / SLICE;
     // Chosen by shapes alone, so that sums come out the same on any number of threads.
@@ -232,7 +236,7 @@ bool outer_product(const OuterProduct& call) {
     std::unique_ptr<T[]> column_sums(new (std::nothrow) T[groups * call.num_batches * call.num_outer]());
     if (!sums || !column_sums) return false;
 
-    int64_t group_rows = (call.num_rows + groups - 1) / groups;
+    int64_t group_rows = ((call.num_rows + groups - 1) / groups + OUTER_ROWS - 1) / OUTER_ROWS * OUTER_ROWS;
     int64_t scratch = OUTER_ROWS * (SLICE + PANEL<T>) * int64_t(sizeof(T));
     Matrix no_gate{};
     bool done = in_parallel(groups * call.num_batches * slices, call.num_threads, scratch, [&](int64_t unit, void* memory) {
