@@ -17,14 +17,13 @@ constexpr int64_t HEAD_GRAD_TARGETS = 256;  // backward: each unit has a sum of 
 constexpr int64_t HEAD_SOURCES = 64;
 constexpr double LOG2_E = 1.4426950408889634;
 
-template <class T>
-inline T sum_of_lanes(Vector<T> x) {
-    alignas(64) T lanes[WIDTH<T>];
-    store(lanes, x);
-    for (int step = WIDTH<T> / 2; step; step /= 2) {
-        for (int i = 0; i < step; ++i) lanes[i] += lanes[i + step];
+template <class T, int distance = WIDTH<T> / 2>
+INLINE T sum_of_lanes(Vector<T> x) {
+    if constexpr (distance == 0) {
+        return x[0];
+    } else {
+        return sum_of_lanes<T, distance / 2>(x + rotated<T, distance>(x));
     }
-    return lanes[0];
 }
 
 // Length of a row that is spread out for dots: whole vectors, then one that ends with the row, whose repeated numbers
