@@ -322,9 +322,14 @@ SamplerName = Literal[
 Direction = Literal["in", "out"]
 
 
+# Models that take no weighted sums over neighbours, as layer-wise samplers need them: softmax, extremes, deviations.
+_UNWEIGHTED = ("gat", "gatv2", "pna")
+
+
 class SampledFields(Frozen):
     """What all models have in common that train on sampled neighbourhoods: one fanout per layer, nearest hop first."""
 
+    name: str
     hidden_size: int = Field(default=128, ge=1, le=8192)
     dropout: float = Field(default=0.5, ge=0, lt=1)
     fanouts: tuple[Annotated[int, Field(ge=-1, le=10_000)], ...] = Field(default=(10, 5), min_length=1, max_length=8)
@@ -338,6 +343,15 @@ class SampledFields(Frozen):
             raise ValueError(f"sampler {self.sampler!r} draws without replacement; found replace: true, leave it out")
         return self
 
+    @model_validator(mode="after")
+    def _sampler_fits(self) -> "SampledFields":
+        if self.name in _UNWEIGHTED and self.sampler not in ("uniform", "labor"):
+            raise ValueError(
+                f"sampler {self.sampler!r} gives weights for sums over neighbours, which {self.name} does not take;"
+                " choose uniform or labor"
+            )
+        return self
+
     @property
     def num_layers(self) -> int:
         """One layer per hop."""
@@ -347,7 +361,7 @@ class SampledFields(Frozen):
 class SampledGNNSpec(SampledFields):
     """A message-passing model of PyG, or its convolution stacked."""
 
-    name: Literal["graphsage", "gcn", "gin", "sgc", "tag", "arma"]
+    name: Literal["graphsage", "gcn", "gin", "sgc", "tag", "arma", "pna"]
 
 
 class SampledAttentionSpec(SampledFields):
@@ -360,11 +374,6 @@ class SampledAttentionSpec(SampledFields):
     def _fits(self) -> "SampledAttentionSpec":
         if self.hidden_size % self.num_heads:
             raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of num_heads {self.num_heads}")
-        if self.sampler not in ("uniform", "labor"):
-            raise ValueError(
-                f"sampler {self.sampler!r} weights sums over neighbours, and {self.name} takes a softmax over them;"
-                " choose uniform or labor"
-            )
         return self
 
 

@@ -163,6 +163,9 @@ def _chunk_bytes(
     row_bytes = max(width_in, width_out) * element_bytes
     wide = 2 * width_in + 3 * width_out if model == "graphsage" else _CHUNK_MATRICES * max(width_in, width_out)
     edge_bytes = _EDGE_BYTES
+    if model == "pna":
+        wide += 16 * width_in  # four aggregations, three scales of each, side by side with the own row
+        edge_bytes += 6 * width_in * element_bytes
     if model in ("gat", "gatv2"):
         wide += num_heads * max(width_in, width_out)
         edge_bytes += num_heads * (2 if model == "gat" else _CHUNK_MATRICES * width_out) * element_bytes

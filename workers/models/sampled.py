@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import ARMAConv, GATConv, MessagePassing, SGConv, TAGConv
-from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
+from torch_geometric.nn import ARMAConv, GATConv, MessagePassing, PNAConv, SGConv, TAGConv
+from torch_geometric.nn.models import GAT, GCN, GIN, PNA, GraphSAGE
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from workers.model_specs import SampledFields
@@ -95,7 +95,27 @@ _CLASSES: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "sgc": (SGC, {"K": 1}),
     "tag": (TAG, {"K": 1}),
     "arma": (ARMA, {}),
+    "pna": (
+        PNA,
+        {
+            "aggregators": ["mean", "min", "max", "std"],
+            "scalers": ["identity", "amplification", "attenuation"],
+            "deg": torch.tensor([0, 1]),  # until ``learn_degrees``
+        },
+    ),
 }
+
+
+def learn_degrees(model: nn.Module, degrees: Tensor) -> None:
+    """Tell a fresh ``model`` the in-degrees [N] of the graph that it is to be trained on: PNA scales by their means.
+
+    They are buffers, so an export holds them. Any other model needs none.
+    """
+    for convolution in getattr(model, "convs", ()):
+        if isinstance(convolution, PNAConv):
+            scaler = convolution.aggr_module
+            scaler.avg_deg_lin.fill_(degrees.double().mean().clamp(min=1.0))
+            scaler.avg_deg_log.fill_(degrees.double().log1p().mean().clamp(min=0.5))
 
 
 def reading_of(model: nn.Module, features: Tensor | SparseRows) -> Reading:
@@ -114,9 +134,11 @@ def width_after(model: nn.Module, layer: int) -> int:
 
 def edge_bytes_of(model: nn.Module, layer: int, *, dtype: torch.dtype) -> int:
     """What ``layer`` holds for every edge of a block, beside rows: of attention, weights and slopes, or PyG's rows."""
-    if isinstance(model, APPNPNet) or not hasattr(model.convs[layer], "heads"):
+    convolution = None if isinstance(model, APPNPNet) else model.convs[layer]
+    if isinstance(convolution, PNAConv):
+        return 6 * convolution.in_channels * dtype.itemsize
+    if not hasattr(convolution, "heads"):
         return 0
-    convolution = model.convs[layer]
     numbers = 2 if type(convolution) is GATConv else 5 * width_after(model, layer)
     return numbers * convolution.heads * dtype.itemsize
 

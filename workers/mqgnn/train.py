@@ -9,6 +9,7 @@ global batches, dropout included, where all fanouts are equal; with others a rep
 one process does, and then samples it with another fanout. Sampling a node anew at each hop would lift that.
 """
 
+import numpy as np
 import torch
 
 from planner.errors import PlanInvalidError
@@ -17,6 +18,7 @@ from workers.data.datasets import load_dataset
 from workers.data.graph import TRAIN, Graph, GraphDataset
 from workers.errors import DatasetInvalidError
 from workers.models.registry import build_model
+from workers.models.sampled import learn_degrees
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.exchange import AllReduce
@@ -80,6 +82,7 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> 
     memory = PeakMemory(run.device)
     memory.start()
     model = build_model(run.spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
+    learn_degrees(model, torch.from_numpy(graph.in_degrees(np.arange(graph.num_nodes))))
     model = model.to(run.device, dtype)
     optimizer = build_optimizer(model, spec=spec, decayed=every_parameter)
     exchange = AllReduce(model, axis=axis)

@@ -22,6 +22,7 @@ READINGS = {
     **dict.fromkeys(("graphsage", "gcn", "gin", "gat", "sgc", "tag", "arma"), "edges"),
     "appnp": "nodes",
     "gatv2": "gathered",
+    "pna": "gathered",
 }
 
 
@@ -44,7 +45,7 @@ def reading_of(name: str, graph: Graph, *, dtype: torch.dtype = torch.float32) -
 def test_what_a_kernel_covers_is_read_in_place(name: str) -> None:
     assert reading_of(name, GRAPHS["dense"]) == READINGS[name]
     assert reading_of(name, GRAPHS["dense"], dtype=torch.float64) == "gathered"
-    takes_sparse = name not in ("gat", "gatv2", "appnp")
+    takes_sparse = name not in ("gat", "gatv2", "pna", "appnp")
     assert reading_of(name, GRAPHS["sparse"]) == ("edges" if takes_sparse else "gathered")
 
 
