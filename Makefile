@@ -37,7 +37,8 @@ bench-peers: $(PEERS)/.installed
 $(PEERS)/.installed: tests/benchmarks/peers.txt constraints.txt
 	python3 -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt torch==2.13.0 torch-geometric scipy setuptools wheel ninja
-	FORCE_ONLY_CPU=1 $(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --requirement tests/benchmarks/peers.txt
+	FORCE_ONLY_CPU=1 CFLAGS=-g0 DIST_EXTRA_CONFIG=$(CURDIR)/tests/benchmarks/peers_build.cfg \
+		$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --requirement tests/benchmarks/peers.txt
 	touch $@
 
 clean:
