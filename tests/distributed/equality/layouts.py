@@ -1,6 +1,6 @@
 """The table of layouts: pp x dp x cp and uneven stages; and its cells, with a model, an exchange and sharding each."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import combinations
@@ -10,6 +10,7 @@ from tests.distributed.equality.cases import Case, Width
 from tests.distributed.equality.models import MODELS, Model, a_single_graph, many_graphs
 
 NUM_STEPS = 3
+Properties = set[tuple[object, ...]]
 
 
 @dataclass(frozen=True)
@@ -136,33 +137,39 @@ def cells(layouts: Iterable[str]) -> Iterator[Cell]:
                         yield Cell(name, layout, exchange, ulysses, sharding, graphs)
 
 
-def covering(found: Iterable[Cell]) -> list[Cell]:
-    """A few of the cells ``found`` that hold every pair of properties (model and exchange, …) that all of them hold.
+def singles(cell: Cell) -> Properties:
+    """Each property of ``cell`` by itself."""
+    names = ("model", "layout", "sharding", "graphs")
+    return {("exchange", cell.exchange, cell.ulysses), *((name, getattr(cell, name)) for name in names)}
 
-    Of layouts, a model meets every combination of axes; every layout meets all else. Of equals the fewest ranks win.
+
+def pairs(cell: Cell) -> Properties:
+    """Pairs of properties of ``cell``; of layouts, a model meets every combination of axes, all else every layout."""
+    how = (("exchange", cell.exchange), ("sharding", cell.sharding), ("graphs", cell.graphs))
+    model = (("model", cell.model), *how, ("axes", *LAYOUTS[cell.layout].axes))
+    return {*combinations(model, 2), *(("layout", cell.layout, cell.ulysses, *each) for each in how)}
+
+
+def covering(found: Iterable[Cell], *, of: Callable[[Cell], Properties] = pairs) -> list[Cell]:
+    """A few of the cells ``found`` that hold every property, or ``pairs`` of them, that all of them hold.
+
+    Of equals the fewest ranks win.
     """
-    pairs_of = {cell: _pairs(cell) for cell in found}
-    missing = set().union(*pairs_of.values())
+    held = {cell: of(cell) for cell in found}
+    missing = set().union(*held.values())
     chosen = []
     # by what a cell would add; that only shrinks as others are chosen, so it is looked at again for the first one alone
-    waiting = [(-len(pairs), LAYOUTS[cell.layout].world_size, cell) for cell, pairs in pairs_of.items()]
+    waiting = [(-len(properties), LAYOUTS[cell.layout].world_size, cell) for cell, properties in held.items()]
     heapify(waiting)
     while missing:
         promised, size, cell = heappop(waiting)
-        adds = len(missing & pairs_of[cell])
+        adds = len(missing & held[cell])
         if adds < -promised:
             heappush(waiting, (-adds, size, cell))
             continue
         chosen.append(cell)
-        missing -= pairs_of[cell]
+        missing -= held[cell]
     return chosen
-
-
-def _pairs(cell: Cell) -> set[tuple[object, ...]]:
-    layout = LAYOUTS[cell.layout]
-    how = (("exchange", cell.exchange), ("sharding", cell.sharding), ("graphs", cell.graphs))
-    model = (("model", cell.model), *how, ("axes", *layout.axes))
-    return {*combinations(model, 2), *(("layout", cell.layout, cell.ulysses, *each) for each in how)}
 
 
 def _exchanges(model: Model, layout: Layout) -> Iterator[tuple[str, int]]:
