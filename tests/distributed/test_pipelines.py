@@ -34,6 +34,7 @@ def die_in_the_middle(rank: int, world_size: int, case: Case) -> None:
 
 def test_a_rank_that_dies_ends_all_others_at_once_and_is_named(pool: GlooPool) -> None:
     case = Case(odd_set(), stages=(Width(2), Width(2), Width(2)), num_micro_batches=2)
+    pool.run(run_parallel, case, world_size=3)  # now all ranks have imported what they need
     with pytest.raises(RanksFailedError, match="rank 1: the process died with exit code 3") as caught:
         pool.run(die_in_the_middle, case, world_size=3)
     assert not any(isinstance(error, TimeoutError) for error in caught.value.errors.values())  # none had to be killed
