@@ -13,7 +13,7 @@ from typing import Any
 
 from planner.errors import GraphmillError
 from service.store.records import Reason
-from workers.errors import StageFailedError
+from workers.errors import RankUnresponsiveError, StageFailedError
 
 _LONGEST_CAUSE = 400
 # What gloo, NCCL and sockets say to the survivors when a peer's process is gone.
@@ -94,6 +94,7 @@ class _Failure:
     text: str
     is_typed: bool = False
     is_of_code: bool = False
+    verb: str = "failed"
 
 
 def explain(error: BaseException) -> Reason:
@@ -148,6 +149,8 @@ def _classify(error: BaseException) -> _Failure:
     if isinstance(cause, StageFailedError):
         code = "peer_lost" if _ECHO.search(text) else "training_crashed"
         return _Failure(code=code, text=_one_line(text), is_of_code=cause.details.get("error") in _NAMES_OF_FAULTS)
+    if isinstance(cause, RankUnresponsiveError):  # typed, but of a process or a machine: a restart may help
+        return _Failure(code=cause.code, text=cause.message, verb="gave up")
     if isinstance(cause, GraphmillError):
         return _Failure(code=cause.code, text=cause.message, is_typed=True)
     if isinstance(cause, MemoryError) or name == "OutOfMemoryError":
@@ -184,14 +187,14 @@ def _death_of(detail: str) -> _Failure:
 
 def _sentences(failures: Mapping[int, _Failure], *, root: str, places: Mapping[int, RankPlace]) -> Iterator[str]:
     """The root first, then the echoes; ranks that say the same share a sentence."""
-    groups: dict[tuple[bool, str, str], list[int]] = {}
+    groups: dict[tuple[bool, str, str, str], list[int]] = {}
     for rank, failure in sorted(failures.items()):
-        groups.setdefault((failure.code != root, failure.code, failure.text), []).append(rank)
-    for (_, code, text), ranks in sorted(groups.items(), key=lambda item: (item[0][0], item[1])):
+        groups.setdefault((failure.code != root, failure.code, failure.text, failure.verb), []).append(rank)
+    for (_, code, text, said), ranks in sorted(groups.items(), key=lambda item: (item[0][0], item[1])):
         who = ", ".join(_name(rank, places.get(rank)) for rank in ranks)
-        verb = {"worker_died": "died", "out_of_memory": "ran out of memory", "peer_lost": "lost a peer"}.get(code)
+        verb = {"worker_died": "died", "out_of_memory": "ran out of memory", "peer_lost": "lost a peer"}.get(code, said)
         traces = {places[rank].trace for rank in ranks if rank in places and places[rank].trace}
-        yield f"rank {who} {verb or 'failed'}: {'; '.join(sorted(traces)) or text}"
+        yield f"rank {who} {verb}: {'; '.join(sorted(traces)) or text}"
 
 
 def _name(rank: int, place: RankPlace | None) -> str:

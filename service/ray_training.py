@@ -95,6 +95,7 @@ def loop_config(order: RunOrder) -> LoopConfig:
         data_cache=order.data.cache,
         job_dir=order.job_dir,
         model_from=order.model_from,
+        max_rank_silence_s=order.spec.limits.max_rank_silence_s,
     )
 
 

@@ -63,6 +63,7 @@ class LimitsSpec(Frozen):
 
     max_runtime_s: float = Field(default=86_400.0, gt=0, le=_TEN_YEARS_S)
     max_restarts: int = Field(default=2, ge=0, le=100)
+    max_rank_silence_s: float = Field(default=20.0, ge=2, le=3600, description="how long ranks wait for a silent one")
 
 
 class JobSpec(TrainSpec):

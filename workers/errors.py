@@ -57,6 +57,12 @@ class VersionMismatchError(GraphmillError):
     code = "version_mismatch"
 
 
+class RankUnresponsiveError(GraphmillError):
+    """A rank has stopped answering while others wait for it; the message names it, its node and where it was."""
+
+    code = "worker_unresponsive"
+
+
 class StageFailedError(GraphmillError):
     """A stage of a pipeline failed or stopped answering; the message names the stage."""
 

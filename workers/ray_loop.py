@@ -39,6 +39,7 @@ class LoopConfig(Frozen):
     data_cache: Path
     job_dir: str
     model_from: str | None = None
+    max_rank_silence_s: float = 20.0
 
 
 def train_loop(config: dict[str, Any]) -> dict[str, float]:
@@ -53,9 +54,6 @@ def train_loop(config: dict[str, Any]) -> dict[str, float]:
     context = ray.train.get_context()
     rank = context.get_world_rank()
     job_dir = Folder(loop.job_dir)
-    device = get_device() if torch.cuda.is_available() else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # what names no device, such as the barrier of NCCL's ranks, means this one
     with _fatal_signals_leave_a_trace(job_dir, rank=rank):
         return run_rank(
             RankRun(
@@ -63,11 +61,13 @@ def train_loop(config: dict[str, Any]) -> dict[str, float]:
                 plan=loop.plan,
                 rank=rank,
                 world_size=context.get_world_size(),
-                device=device,
+                device=get_device() if torch.cuda.is_available() else torch.device("cpu"),
                 data=DataPaths(root=loop.data_root, cache=loop.data_cache),
                 job_dir=job_dir,
                 report=_reporter(rank=rank, node=node),
                 model_from=None if loop.model_from is None else Folder(loop.model_from),
+                address=node,
+                max_silence_s=loop.max_rank_silence_s,
             )
         )
 

@@ -8,10 +8,13 @@ import torch
 
 from planner.errors import PlanInvalidError
 from workers.training.run import RankRun
+from workers.watch.rank_watch import WatchTerms, run_watched
 
 
 def run_rank(run: RankRun) -> dict[str, float]:
     """Train, or use a trained model, as ``run.plan`` says, on this rank. Collective.
+
+    Ranks watch each other: one that stops answering ends all of them.
 
     Raises ``PlanInvalidError`` for a plan that belongs to another run, and the errors of ``workers.errors``.
     """
@@ -20,7 +23,23 @@ def run_rank(run: RankRun) -> dict[str, float]:
             f"the plan is of kind {run.plan.kind!r} for {run.plan.world_size} ranks, the run is of kind"
             f" {run.spec.kind!r} with {run.world_size}; plan again"
         )
+    if run.world_size == 1:
+        return _run_here(run)
+    terms = WatchTerms(
+        rank=run.rank,
+        world_size=run.world_size,
+        address=run.address,
+        device=run.device,
+        limit_s=run.max_silence_s,
+    )
+    return run_watched(lambda: _run_here(run), terms=terms, progress=run.progress)
+
+
+def _run_here(run: RankRun) -> dict[str, float]:
+    """This rank's part, in the thread that trains: torch knows threads and the current device for each thread apart."""
     torch.set_num_threads(run.plan.num_threads)
+    if run.device.type == "cuda" and run.device.index is not None:
+        torch.cuda.set_device(run.device)  # what names no device, such as the barrier of NCCL's ranks, means this one
     if run.plan.kind == "megagraph":
         from workers.megagraph.predict import predict as predict_megagraph
         from workers.megagraph.train import train as train_megagraph

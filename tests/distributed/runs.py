@@ -52,6 +52,7 @@ def run_train(
     num_micro_batches: int = 1,
     report_every_steps: int = 1,
     stop_after_step: int | None = None,
+    max_silence_s: float = 20.0,
     **training: Any,
 ) -> RunOutcome:
     """Train ``dataset`` with ``cp`` x ``dp`` ranks, or ``stages``, into ``folder``; fail after ``stop_after_step``."""
@@ -91,6 +92,7 @@ def run_train(
             data=DataPaths(root=None, cache=folder.parent / "cache"),
             job_dir=Folder(folder),
             report=report,
+            max_silence_s=max_silence_s,
         )
     )
     return RunOutcome(result=result, reports=reports)

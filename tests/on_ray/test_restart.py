@@ -3,6 +3,7 @@
 import os
 import signal
 
+import psutil
 import pytest
 
 from service.spec import JobState
@@ -40,6 +41,21 @@ def test_a_killed_rank_restarts_the_run_from_its_checkpoint_and_a_cancel_still_w
 
     kill_a_rank(cluster)
     cluster.wait_for(job_id, JobState.RESTARTING, timeout_s=20)
+    cancel(cluster, job_id)
+
+
+def test_a_rank_that_is_stopped_is_noticed_named_and_the_run_restarted(cluster: LiveCluster) -> None:
+    job_id = cluster.submit(sampled(training=TRAINING, limits={"max_restarts": 1, "max_rank_silence_s": 8}))
+    cluster.wait(job_id, lambda job: job.progress.get("epoch", 0) > CHECKPOINT_EVERY + 1)
+    pid = cluster.rank_pids()[-1]
+    os.kill(pid, signal.SIGSTOP)
+    job = cluster.wait_for(job_id, JobState.RESTARTING, timeout_s=30)
+    assert job.reason is not None
+    assert job.reason.code == "worker_unresponsive"
+    assert f"(pid {pid} on " in job.reason.text
+    assert "has given no sign of life for more than 8 s" in job.reason.text
+    assert cluster.wait_for(job_id, JobState.RUNNING, timeout_s=60).restarts == 1
+    assert not psutil.pid_exists(pid), "the stopped process was left behind"
     cancel(cluster, job_id)
 
 

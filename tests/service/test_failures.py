@@ -7,7 +7,7 @@ import pytest
 
 from planner.errors import NoPlanFitsError
 from service.failures import RankPlace, RunFailedError, explain, explain_ranks, has_only_echoes
-from workers.errors import StageFailedError, TrainingDivergedError
+from workers.errors import RankUnresponsiveError, StageFailedError, TrainingDivergedError
 
 KILLED = (
     "The actor died unexpectedly before finishing this task. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker"
@@ -175,3 +175,12 @@ def test_a_cluster_that_is_too_small_is_told_apart() -> None:
 def test_the_code_of_a_failed_run_survives_pickling() -> None:
     error = pickle.loads(pickle.dumps(RunFailedError("rank 1 died", code="worker_died")))
     assert (error.code, error.message) == ("worker_died", "rank 1 died")
+
+
+def test_ranks_that_gave_up_on_a_silent_one_share_a_sentence_and_may_be_restarted() -> None:
+    text = "rank 1 (pid 11 on 10.0.0.1) has given no sign of life for more than 20 s"
+    errors = {rank: WrappedError(RankUnresponsiveError(text)) for rank in (0, 2)} | {3: ECHO}
+    failures = explain_ranks(errors, places={0: RankPlace(pid=10, node="10.0.0.1")})
+    assert failures.reason.code == "worker_unresponsive"
+    assert failures.reason.text.startswith(f"rank 0 (pid 10 on 10.0.0.1), 2 gave up: {text}")
+    assert not failures.is_final

@@ -23,7 +23,7 @@ def predict(run: RankRun) -> dict[str, float]:
     """
     memory = PeakMemory(run.device)
     memory.start()
-    with open_run(run) as (run, dataset, dealer, parallel):
+    with open_run(run) as (run, dataset, dealer, parallel), run.progress.during("evaluation"):
         objective = resolve_objective(run.spec.training, dataset)
         board, predictions = Scoreboard.of(objective, device=run.device), Predictions(objective)
         parallel.model.eval()

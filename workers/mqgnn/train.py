@@ -142,6 +142,7 @@ def _take_all_steps(
     with pipeline.run(order.tasks(start, total_steps)) as batches:
         watch = Stopwatch()
         for step, batch in enumerate(batches, start + 1):
+            run.progress.begin_step(step)
             _take_step(run, step=step, batch=batch, replica=replica, progress=progress, watch=watch)
             values = milestones.after_step(step, first=step == start + 1)
             if milestones.is_over(step):

@@ -9,6 +9,7 @@ from planner.plan import MegaGraphPlan, MQGNNPlan
 from workers.data.paths import DataPaths
 from workers.spec import TrainSpec
 from workers.training.folder import Folder
+from workers.watch.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class RankRun:
 
     With ``world_size > 1`` the default process group exists (nccl on GPUs, gloo on CPUs); alone there may be none.
     ``job_dir`` holds ``checkpoints/``, ``export/`` and ``predictions/``; ``model_from`` is the export that the task
-    uses, None to train.
+    uses, None to train. The other ranks reach this one at ``address`` and wait ``max_silence_s`` for it at most;
+    ``progress`` is what they hear of it.
     """
 
     spec: TrainSpec
@@ -40,3 +42,6 @@ class RankRun:
     job_dir: Folder
     report: Callable[[Report], None]
     model_from: Folder | None = None
+    address: str = "127.0.0.1"
+    max_silence_s: float = 20.0
+    progress: Progress = field(default_factory=Progress)
