@@ -68,6 +68,14 @@ def explain_ring(*, forward_bytes: float, backward_bytes: float, cp_degree: int)
     )
 
 
+def explain_halo(*, forward_bytes: float, halo_rows: int, cp_degree: int) -> str:
+    """What edges between shards bring."""
+    return (
+        f"Edges between {cp_degree} shards ask for up to {_count(halo_rows, 'row')} of the others: a rank gets"
+        f" {format_bytes(forward_bytes)} per layer in forward, and sends as many gradients in backward."
+    )
+
+
 def explain_recompute(*, kept: tuple[float, int], recomputed: tuple[float, int], recompute: bool) -> str:
     """What keeping or recomputing activations costs; each side is (seconds per step, bytes per rank)."""
     saved = format_bytes(max(0, kept[1] - recomputed[1]))
@@ -126,7 +134,7 @@ def _price(plan: MegaGraphPlan | MQGNNPlan) -> str:
 
 
 def _is_between_ranks(term: str) -> bool:
-    return term == "exchange" or term.startswith("ring_") or term.endswith("_all_reduce")
+    return term == "exchange" or term.startswith(("ring_", "halo_", "sums_")) or term.endswith("_all_reduce")
 
 
 def _describe_transformer(plan: MegaGraphPlan) -> list[str]:

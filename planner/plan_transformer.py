@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from planner import explain
 from planner.cluster import RankRoom
-from planner.cost.communication import ring_backward_elements, ring_forward_elements
+from planner.cost.communication import exchange_of, ring_backward_elements, ring_forward_elements
 from planner.cost.memory import with_margin
+from planner.cost.shard_load import find_shard_load
 from planner.cost.step_time import ELEMENT_BYTES, PlanCosts, estimate_costs
 from planner.fitting import FittedProfile, fit_profile
 from planner.plan import MegaGraphPlan, Prediction, steps_per_report
@@ -14,7 +15,7 @@ from planner.profiles import Profile, TransformerShape
 from planner.schedule import check_actions
 from planner.search import Choice, Price, find_best, list_runners_up
 from planner.simulate import Simulation, simulate
-from planner.space import Candidate, build_plan, exchange_of, list_candidates
+from planner.space import Candidate, build_plan, list_candidates
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def plan_transformer(shape: TransformerShape, *, profile: Profile, room: RankRoo
         explain.explain_threads(chosen.num_threads, num_cores=room.num_cores, tried=threads),
         _recompute_reason(chosen, look),
         *_ring_reason(shape, chosen.cp_degree),
+        *_halo_reason(shape, chosen.cp_degree),
         *best.costs.guesses,
     )
     complete = best.plan.model_copy(
@@ -116,3 +118,11 @@ def _ring_reason(shape: TransformerShape, cp_degree: int) -> tuple[str, ...]:
             cp_degree=cp_degree,
         ),
     )
+
+
+def _halo_reason(shape: TransformerShape, cp_degree: int) -> tuple[str, ...]:
+    if cp_degree == 1 or shape.traffic is None or not shape.traffic.halos:
+        return ()
+    halo_rows = find_shard_load(shape, cp_degree=cp_degree).halo_rows
+    forward_bytes = halo_rows * sum(shape.traffic.halos) * ELEMENT_BYTES[shape.dtype]
+    return (explain.explain_halo(forward_bytes=forward_bytes, halo_rows=halo_rows, cp_degree=cp_degree),)

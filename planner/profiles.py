@@ -13,6 +13,33 @@ from planner.frozen import Frozen
 
 # How the rows of a graph meet: every pair of them, along its edges, by sums over all.
 Mixing = Literal["dense", "edges", "sums"]
+# What products with weights are computed in, where numbers are float32.
+Precision = Literal["float32", "bfloat16"]
+
+
+class ShardCounts(Frozen):
+    """How the edges of the one graph of a job fall on ``cp_degree`` shards of equal rows in natural order.
+
+    ``most_edges``, counted as ``TransformerShape.num_edges`` is, end in the fullest shard; ``halo_rows`` rows of others
+    are what the shard with most asks for.
+    """
+
+    cp_degree: int
+    most_edges: int
+    halo_rows: int
+
+
+class Traffic(Frozen):
+    """What a block tells other ranks in its forward pass, and as much again in backward; keys and values apart.
+
+    Each of ``halos`` brings so many numbers of every halo row, each of ``sums`` sums so many over the shards of a
+    graph, each of ``batch_sums`` over all ranks. Where ``expander_degree`` is not 0, halos are of its edges, too.
+    """
+
+    halos: tuple[int, ...] = ()
+    sums: tuple[int, ...] = ()
+    batch_sums: tuple[int, ...] = ()
+    expander_degree: int = 0
 
 
 class TransformerShape(Frozen):
@@ -24,8 +51,9 @@ class TransformerShape(Frozen):
     ``mixes`` are the ways in which rows meet. ``num_tokens`` hidden vectors are handed on for each row. Ready before a
     step lie ``extra_columns`` numbers for each row beside its features, ``pair_bytes`` for each pair of nodes of a
     graph, and the ``num_edges`` of all graphs (0 where the model uses none). Where distances are held of near pairs
-    alone, ``near_pairs[k]`` of them belong to those ⌈N/2^k⌉ rows of each graph that have the most. ``options`` are the
-    model's own fields, as text: jobs that differ in any share no profile.
+    alone, ``near_pairs[k]`` of them belong to those ⌈N/2^k⌉ rows of each graph that have the most. ``traffic`` is what
+    a block tells other ranks, None where that is not known; ``shards`` says how edges fall on shards, where that was
+    counted. ``options`` are the model's own fields, as text: jobs that differ in any share no profile.
     """
 
     kind: Literal["megagraph"] = "megagraph"
@@ -44,6 +72,8 @@ class TransformerShape(Frozen):
     pair_bytes: int = 1
     near_pairs: tuple[int, ...] = ()
     num_edges: int = 0
+    traffic: Traffic | None = Traffic()
+    shards: tuple[ShardCounts, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
     graph_sizes: tuple[int, ...]
     other_graph_sizes: tuple[int, ...] = ()
@@ -52,6 +82,7 @@ class TransformerShape(Frozen):
     uses_input_dropout: bool = False
     uses_attention_dropout: bool = False
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Precision = "float32"
 
     @property
     def row_width(self) -> int:

@@ -7,12 +7,13 @@ illegal is left out with a sentence that says why, so that a plan can tell its r
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner.cost.communication import exchange_of
 from planner.errors import NoPlanFitsError
-from planner.plan import Exchange, MegaGraphPlan, Stage, describe_partition
-from planner.profiles import Mixing, TransformerShape
+from planner.plan import MegaGraphPlan, Stage, describe_partition
+from planner.profiles import TransformerShape
 from planner.schedule import actions_by_rank, one_f_one_b_actions
 
-_UNPRICED = "rows of {model} meet along edges or by sums, which the planner cannot price between shards of a graph yet"
+_UNPRICED = "rows of {model} meet in ways that the planner cannot price between shards of {what}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def list_candidates(shape: TransformerShape, *, num_ranks: int, thread_counts: S
     legal = legal_degrees(shape, num_ranks=num_ranks)
     if not legal and exchange_of(shape) is None:
         raise NoPlanFitsError(
-            f"{num_ranks} ranks cannot be used: {_UNPRICED.format(model=shape.model)}, and at most {most_replicas}"
+            f"{num_ranks} ranks cannot be used: {_why_whole(shape)}, and at most {most_replicas}"
             f" replicas have a graph in every step; ask for num_workers {most_replicas}, or set min_workers 1",
             num_ranks=num_ranks,
             most_replicas=most_replicas,
@@ -87,14 +88,9 @@ def legal_degrees(shape: TransformerShape, *, num_ranks: int) -> list[tuple[int,
     return [(dp, cp) for dp, cp in pairs if cp <= most_shards]
 
 
-def exchange_of(shape: TransformerShape) -> Exchange | None:
-    """How shards of a graph meet in plans made here; None where no exchange that has a price carries the model.
-
-    Dense attention goes round a ring; rows that never meet need nothing, which ``reduce`` says. Halos, and sums in the
-    middle of a model, have no price yet.
-    """
-    exchanges: dict[tuple[Mixing, ...], Exchange] = {(): "reduce", ("dense",): "ring"}
-    return exchanges.get(shape.mixes)
+def _why_whole(shape: TransformerShape) -> str:
+    what = "a graph" if shape.traffic is None else "many graphs"
+    return _UNPRICED.format(model=shape.model, what=what)
 
 
 def _most_replicas(shape: TransformerShape) -> int:
@@ -132,7 +128,7 @@ def _micro_batch_counts(num_graphs: int) -> tuple[int, ...]:
 def _reasons(shape: TransformerShape, num_ranks: int, legal: Sequence[tuple[int, int]]) -> tuple[str, ...]:
     reasons = []
     if exchange_of(shape) is None:
-        reasons.append(f"Every graph stays whole (cp 1): {_UNPRICED.format(model=shape.model)}.")
+        reasons.append(f"Every graph stays whole (cp 1): {_why_whole(shape)}.")
         return tuple(reasons)
     if len(shape.graph_sizes) == 1 and num_ranks > 1:
         reasons.append(

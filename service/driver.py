@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from planner.cluster import ClusterSpec
+from planner.pair_index import check_pair_index
 from planner.plan import MegaGraphPlan, MQGNNPlan
-from planner.profiles import JobShape, ProbeRequest, Profile, ProfileKey
+from planner.profiles import JobShape, ProbeRequest, Profile, ProfileKey, TransformerShape
 from service.driver_watch import DriverWatch, StopOrder, sigint_raises
 from service.failures import explain
 from service.outcome import build_result
@@ -220,8 +221,17 @@ class _Run:
         dataset = self._prepare_data()
         if self._model_from is not None:
             check_fits(Folder(self._model_from), spec=self.job.spec, dataset=dataset)
-        shape = describe_job(self.job.spec.train_spec(), dataset)
+        most_ranks = self.job.spec.resources.num_workers
+        shape = describe_job(self.job.spec.train_spec(), dataset, most_ranks=most_ranks)
         cluster = self._engine.shape()
+        if isinstance(shape, TransformerShape):
+            check_pair_index(
+                shape,
+                cluster=cluster,
+                num_ranks=most_ranks,
+                cpus_per_rank=self.job.spec.resources.cpus_per_worker,
+                gpus_per_rank=self.job.spec.resources.gpus_per_worker,
+            )
         profiles = [self._find_or_measure(shape, cluster, count) for count in self._rank_counts(shape)]
         self._move(JobState.PLANNING)
         plan = self._make_plan(shape, cluster, profiles)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from planner.frozen import Frozen
-from planner.profiles import Mixing
+from planner.profiles import Mixing, Traffic
 
 Kind = Literal["megagraph", "mqgnn"]
 Pooling = Literal["none", "mean", "sum"]
@@ -91,6 +91,11 @@ class TransformerFields(Frozen):
         return self.num_tokens * self.hidden_size
 
     @property
+    def traffic(self) -> Traffic | None:
+        """What a block tells other ranks beside keys and values of dense attention; None where that is not known."""
+        return Traffic()
+
+    @property
     def has_sums(self) -> bool:
         """Whether a unit sums over all rows of a graph."""
         return self.pooling in ("mean", "sum")
@@ -142,6 +147,10 @@ class _PositionedFields(TransformerFields):
     def _positions(self) -> tuple[str, ...]:
         return ("laplacian",) if self.laplacian_size else ()
 
+    def _norm_sums(self, num_norms: int) -> tuple[int, ...]:
+        """Elements of the sums of so many norms: a batch norm sums columns and a count, then squares."""
+        return (self.hidden_size + 1, self.hidden_size) * num_norms if self.norm == "batch" else ()
+
 
 class GTSpec(_PositionedFields):
     """Graph Transformer (Dwivedi & Bresson 2020): attention along the edges, Laplacian eigenvectors as positions."""
@@ -158,6 +167,11 @@ class GTSpec(_PositionedFields):
     def needs(self) -> Needs:
         """Edges and positions."""
         return Needs(edges=True, laplacian_size=self.laplacian_size)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Keys and values of neighbours."""
+        return Traffic(halos=(2 * self.hidden_size,), batch_sums=self._norm_sums(2))
 
 
 class _MessagePassingFields(_PositionedFields):
@@ -196,6 +210,11 @@ class GraphGPSSpec(_MessagePassingFields):
             walk_length=self.walk_length,
         )
 
+    @property
+    def traffic(self) -> Traffic:
+        """States of neighbours for the message passing."""
+        return Traffic(halos=(self.hidden_size,), batch_sums=self._norm_sums(3))
+
 
 class ExphormerSpec(_MessagePassingFields):
     """Exphormer (Shirzad et al., ICML 2023): GraphGPS with attention on edges, an expander graph and global nodes."""
@@ -221,6 +240,17 @@ class ExphormerSpec(_MessagePassingFields):
             walk_length=self.walk_length,
         )
 
+    @property
+    def traffic(self) -> Traffic:
+        """States of neighbours, keys and values along all edges; of global nodes scores, then what they hear."""
+        scores = self.num_global * self.num_heads
+        return Traffic(
+            halos=(self.hidden_size, 2 * self.hidden_size),
+            sums=(scores, scores + self.num_global * self.hidden_size) if self.num_global else (),
+            batch_sums=self._norm_sums(3),
+            expander_degree=self.expander_degree,
+        )
+
 
 class SGFormerSpec(TransformerFields):
     """SGFormer (Wu et al., NeurIPS 2023): one layer of linear global attention beside a GCN of ``num_layers``."""
@@ -243,6 +273,12 @@ class SGFormerSpec(TransformerFields):
     def needs(self) -> Needs:
         """Edges for the GCN."""
         return Needs(edges=True)
+
+    @property
+    def traffic(self) -> Traffic:
+        """States of neighbours for each layer of the GCN; one sum of linear attention."""
+        attention = self.hidden_size**2 // self.num_heads + self.hidden_size + 2
+        return Traffic(halos=(self.hidden_size,) * self.num_layers, sums=(attention,))
 
 
 class NAGphormerSpec(TransformerFields):
@@ -299,6 +335,11 @@ class CustomSpec(Frozen):
     def row_width(self) -> int:
         """Columns of the hidden state that units hand on."""
         return self.hidden_size
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """The spec does not tell."""
+        return None
 
     @property
     def has_sums(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from planner.frozen import Frozen
+from planner.profiles import Precision
 from workers.model_specs import MODELS_OF_KIND, SPEC_OF_MODEL, GraphormerSpec, Kind, ModelSpec, SampledGNNSpec
 
 __all__ = [
@@ -107,6 +108,16 @@ class TrainingSpec(Frozen):
     checkpoint_every_epochs: int = Field(default=10, ge=1, le=1_000_000)
     dtype: Literal["float32", "float64"] = "float32"
     attention_kernel: AttentionKernelName = "auto"
+    precision: Precision = Field(default="float32", description="of products with weights")
+
+    @model_validator(mode="after")
+    def _precision_of_dtype(self) -> "TrainingSpec":
+        if self.precision == "bfloat16" and self.dtype != "float32":
+            raise ValueError(
+                f"precision bfloat16 keeps all but products in float32; found dtype {self.dtype}: choose dtype float32,"
+                " or leave precision out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _warm_up_ends(self) -> "TrainingSpec":
@@ -139,6 +150,15 @@ class TrainSpec(Frozen):
     def _kernel_of_kind(self) -> "TrainSpec":
         if self.kind != "megagraph" and self.training.attention_kernel != "auto":
             raise ValueError(f"training.attention_kernel belongs to kind megagraph; leave it out for {self.kind}")
+        return self
+
+    @model_validator(mode="after")
+    def _precision_of_kind(self) -> "TrainSpec":
+        if self.kind == "mqgnn" and self.training.precision != "float32":
+            raise ValueError(
+                f"training.precision {self.training.precision} is for kind megagraph: sampled GNNs compute in"
+                " float32; leave it out"
+            )
         return self
 
     @model_validator(mode="after")

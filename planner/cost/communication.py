@@ -5,6 +5,23 @@ elements of a K/V shard to the next rank.
 """
 
 from planner.fitting import Link
+from planner.plan import Exchange
+from planner.profiles import Mixing, TransformerShape
+
+
+def exchange_of(shape: TransformerShape) -> Exchange | None:
+    """How shards of a graph meet in plans made here; None where what travels between them has no price.
+
+    Dense attention goes round a ring, and whatever meets along edges or in sums goes beside it; edges without it ask
+    for a halo; for sums, and for rows that never meet, ``reduce`` stands. No price: modules of a user's own, which do
+    not tell what travels, and edges of many graphs, whose halos nobody has counted.
+    """
+    if shape.mixes and shape.traffic is None:
+        return None
+    if "edges" in shape.mixes and len(shape.graph_sizes) + len(shape.other_graph_sizes) > 1:
+        return None
+    exchanges: dict[Mixing, Exchange] = {"dense": "ring", "edges": "halo", "sums": "reduce"}
+    return next((exchange for way, exchange in exchanges.items() if way in shape.mixes), "reduce")
 
 
 def ring_forward_elements(*, num_nodes: int, hidden_size: int, cp_degree: int) -> float:
@@ -29,6 +46,11 @@ def ulysses_elements(*, num_nodes: int, hidden_size: int, cp_degree: int) -> flo
     each go to others (Jacobs et al., DeepSpeed Ulysses, 2023).
     """
     return 4 * (num_nodes * hidden_size / cp_degree) * (cp_degree - 1) / cp_degree
+
+
+def most_halo_rows(*, num_nodes: int, num_edges: int, cp_degree: int) -> int:
+    """A bound on the halo of a shard of ⌊N/P⌋ rows and more: every row elsewhere, of no more than edges lead to."""
+    return min(num_nodes - num_nodes // cp_degree, num_edges)
 
 
 def halo_elements(*, halo_rows: int, hidden_size: int) -> float:
@@ -62,6 +84,15 @@ def estimate_ring_backward_s(link: Link, *, shard_bytes: float, cp_degree: int, 
     ends_s = 2 * max(0.0, message_s - hidden_s)
     between_s = (cp_degree - 2) * max(0.0, 2 * message_s - hidden_s)
     return ends_s + between_s + message_s
+
+
+def estimate_halo_s(link: Link, *, num_bytes: float, cp_degree: int) -> float:
+    """A halo of ``num_bytes`` comes to a rank, or its gradients leave it: a message for each of P−1 peers.
+
+    What it hides behind is left out: queries, which are computed meanwhile, are a small part of a block.
+    """
+    peers = cp_degree - 1
+    return 0.0 if peers == 0 else peers * link.seconds(num_bytes / peers)
 
 
 def estimate_all_reduce_s(link: Link, *, num_bytes: float) -> float:

@@ -110,6 +110,11 @@ def ring_buffer_bytes(shard_bytes: float, *, cp_degree: int) -> float:
     return 4 * shard_bytes if cp_degree > 1 else 0.0
 
 
+def halo_bytes(work: Work, *, halo_rows: float, num_columns: int, element_bytes: int) -> float:
+    """Own rows and halo rows in one tensor, which edge attention and message passing keep for backward."""
+    return (work.num_rows + halo_rows) * num_columns * element_bytes
+
+
 def sampled_graph_bytes(
     *, graph_bytes: int, num_nodes: int, num_train: int, num_samplers: int, sampler: str = "uniform"
 ) -> int:

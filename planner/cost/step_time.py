@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from planner.cost import communication, compute, memory
+from planner.cost.shard_load import find_shard_load
 from planner.errors import PlanInvalidError
 from planner.fitting import ROUGH_FIT, FittedProfile, UnitCurves, Work
 from planner.plan import ActionKind, MegaGraphPlan, Stage
-from planner.profiles import TransformerShape
+from planner.profiles import Traffic, TransformerShape
 
 ELEMENT_BYTES = {"float32": 4, "float64": 8}
 _LOSS_BYTES = 8  # one float64 per rank
@@ -58,15 +59,15 @@ def estimate_costs(plan: MegaGraphPlan, *, shape: TransformerShape, fitted: Fitt
     """Price every stage of ``plan``.
 
     Raises ``ProfileMismatchError`` when the profile lacks a unit or a link, and ``PlanInvalidError`` for an exchange
-    without a price: links are measured for the ring only, and a halo's size is the graph's, which no shape holds.
-    ``reduce`` has one where rows never meet: nothing.
+    without a price: other ones than the planner chooses for this model, and shards of another order.
     """
-    priced = ("none", "ring") if shape.mixes else ("none", "ring", "reduce")
+    priced = ("none", communication.exchange_of(shape) or "none")
     foreign = sorted({stage.exchange for stage in plan.stages if stage.exchange not in priced})
     if foreign or not plan.partition.follows_from_sizes:
         raise PlanInvalidError(
-            f"the cost model prices the exchanges none and ring over shards of equal rows in natural"
-            f" order; the plan has {foreign or plan.partition.order!r}: run it as it is, without a prediction"
+            f"the cost model prices the exchanges {' and '.join(dict.fromkeys(priced))} of this model, over shards of"
+            f" equal rows in natural order; the plan has {foreign or plan.partition.order!r}: run it as it is, without"
+            " a prediction"
         )
     pricers = [_StagePricer(stage, plan=plan, shape=shape, fitted=fitted) for stage in plan.stages]
     return PlanCosts(
@@ -82,6 +83,8 @@ class _StagePricer:
         self._stage, self._plan, self._shape, self._fitted = stage, plan, shape, fitted
         self._element_bytes = ELEMENT_BYTES[shape.dtype]
         self._mean = self._mean_work()
+        self._load = find_shard_load(shape, cp_degree=stage.cp_degree)
+        self._traffic = shape.traffic or Traffic()
 
     def costs(self) -> StageCosts:
         """All terms."""
@@ -132,17 +135,23 @@ class _StagePricer:
 
     def _operations(self) -> list[str]:
         """The links that the stage uses."""
-        used = {"all_reduce": self._plan.world_size > 1, "p2p": self._stage.exchange == "ring"}
+        used = {"all_reduce": self._plan.world_size > 1, "p2p": self._stage.exchange in ("ring", "halo")}
         return [operation for operation, is_used in used.items() if is_used]
 
     def _unit_terms(self, name: str) -> Iterator[tuple[str, float, float]]:
-        """(term, forward seconds, backward seconds) of a unit's computing, and of its ring if it has one."""
+        """(term, forward seconds, backward seconds) of a unit's computing, and of what a block tells other ranks."""
         kind, degree = _kind(name), self._stage.cp_degree
-        curves = self._curves(kind)
-        forward_s = compute.estimate_forward_s(curves, self._mean)
-        backward_s = compute.estimate_backward_s(curves, self._mean)
+        curves, work = self._curves(kind), self._work_of(kind, self._mean)
+        forward_s = compute.estimate_forward_s(curves, work)
+        backward_s = compute.estimate_backward_s(curves, work)
         yield kind, forward_s, backward_s
-        if kind == "block" and self._stage.exchange == "ring":
+        if kind != "block":
+            return
+        if self._traffic.halos and degree > 1:
+            yield "halo", self._halos_s(), self._halos_s()
+        if sums_s := self._sums_s():
+            yield "sums", sums_s, sums_s
+        if self._stage.exchange == "ring":
             link, shard_bytes = self._fitted.link("p2p"), self._shard_bytes(self._mean)
             hiding = 1 / degree if self._fitted.hides_transfers else 0.0
             yield (
@@ -154,6 +163,25 @@ class _StagePricer:
                     link, shard_bytes=shard_bytes, cp_degree=degree, hidden_s=hiding * backward_s
                 ),
             )
+
+    def _halos_s(self) -> float:
+        """The halos of a block's forward; its backward sends as many gradients home."""
+        link, row_bytes = self._fitted.link("p2p"), self._load.halo_rows * self._element_bytes
+        return sum(
+            communication.estimate_halo_s(link, num_bytes=columns * row_bytes, cp_degree=self._stage.cp_degree)
+            for columns in self._traffic.halos
+        )
+
+    def _sums_s(self) -> float:
+        """The sums of a block's forward, over shards and over all ranks; its backward makes the same of gradients."""
+        over_shards = self._traffic.sums if self._stage.cp_degree > 1 else ()
+        over_ranks = self._traffic.batch_sums if self._plan.world_size > 1 else ()
+        return sum(
+            communication.estimate_all_reduce_s(
+                self._fitted.link("all_reduce"), num_bytes=num_elements * self._element_bytes
+            )
+            for num_elements in (*over_shards, *over_ranks)
+        )
 
     def _update(self) -> dict[str, float]:
         terms = {"optimizer": compute.estimate_optimizer_s(self._curves("optimizer"))}
@@ -187,7 +215,8 @@ class _StagePricer:
         return joined + sum(
             self._hidden_bytes(work)
             if name in self._plan.recompute
-            else memory.saved_bytes(self._curves(_kind(name)), work)
+            else memory.saved_bytes(self._curves(_kind(name)), self._work_of(_kind(name), work))
+            + self._halo_bytes(_kind(name), work)
             for name in self._stage.units
         )
 
@@ -201,13 +230,31 @@ class _StagePricer:
         return self._hidden_bytes(work) + self._most_bytes(work, recompute=self._stage.units)
 
     def _most_bytes(self, work: Work, *, recompute: tuple[str, ...]) -> float:
-        """What the dearest unit needs beyond what it keeps; of those in ``recompute``, which keep nothing, all."""
-        most = max(
-            memory.workspace_bytes(self._curves(_kind(name)), work, recompute=name in recompute)
-            for name in self._stage.units
-        )
+        """What the dearest unit needs beyond what it keeps; of those in ``recompute``, which keep nothing, all.
+
+        Of a halo that is the rows as they arrive and the gradients of all.
+        """
+        most = 0.0
+        for name in self._stage.units:
+            kind, again = _kind(name), name in recompute
+            workspace = memory.workspace_bytes(self._curves(kind), self._work_of(kind, work), recompute=again)
+            most = max(most, workspace + (2 + again) * self._halo_bytes(kind, work))
         return most + memory.ring_buffer_bytes(
             self._shard_bytes(work), cp_degree=self._stage.cp_degree if self._stage.exchange == "ring" else 1
+        )
+
+    def _work_of(self, kind: str, work: Work) -> Work:
+        """``work`` as a unit of ``kind`` meets it: edges matter to blocks."""
+        return self._load.on(work) if kind == "block" else work
+
+    def _halo_bytes(self, kind: str, work: Work) -> float:
+        if kind != "block" or self._stage.cp_degree == 1:
+            return 0.0
+        return memory.halo_bytes(
+            work,
+            halo_rows=self._load.halo_rows,
+            num_columns=sum(self._traffic.halos),
+            element_bytes=self._element_bytes,
         )
 
     def _hidden_bytes(self, work: Work) -> float:

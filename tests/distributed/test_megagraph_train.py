@@ -3,24 +3,31 @@
 import math
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from planner.plan import Partition
-from tests.distributed.equality import Case, plan_of, run_parallel, spread
-from tests.distributed.odd_graphs import build_graph, build_set
+from tests.distributed.equality import Case, Width, build, plan_of, run_parallel, spread
+from tests.distributed.odd_graphs import build_graph, build_set, odd_set
 from tests.distributed.runs import MODEL, RunOutcome, run_train
 from tests.kit.gloo_pool import GlooPool, RanksFailedError
-from tests.kit.objectives import classify
+from tests.kit.objectives import CROSS_ENTROPY, classify
 from workers.data.datasets import load_dataset
 from workers.data.paths import DataPaths
 from workers.errors import TrainingDivergedError
-from workers.megagraph.training_step import evaluate_global
+from workers.megagraph.parallelize import ParallelModel
+from workers.megagraph.pipeline_parallel import own_parameters
+from workers.megagraph.training_step import evaluate_global, run_step
+from workers.ops.counter_dropout import draw_of
 from workers.spec import DatasetSpec, ScheduleSpec
 from workers.training.export import load_exported
 from workers.training.folder import Folder
 
+# bfloat16 has 8 bits: a product of two rounded numbers is off by 2^-8 at most.
+ROUNDING = 2**-8
 EPOCHS = {"epochs": 6, "eval_every_epochs": 2, "checkpoint_every_epochs": 3}
 
 
@@ -154,11 +161,68 @@ def test_a_loss_that_is_no_number_ends_all_ranks_and_names_step_and_culprit(pool
     sound, sick = build_graph(9, [(0, 1)], seed=1), build_graph(5, [(0, 1)], seed=2)
     sick.features.matrix[3, 0] = math.nan
     case = Case(build_set([sound, sick]), dp=2)  # the smaller graph is dealt to the second replica
-    with pytest.raises(RanksFailedError, match="the loss became nan in step 1 on rank 1; try a lower") as caught:
+    with pytest.raises(RanksFailedError, match="the loss became nan in step 1 on rank 1; the first") as caught:
         pool.run(run_parallel, case, world_size=2)
     errors = list(caught.value.errors.values())
     assert [type(error) for error in errors] == [TrainingDivergedError] * 2
-    assert [error.details for error in errors] == [{"step": 1, "ranks": [1]}] * 2
+    assert [error.details for error in errors] == [{"step": 1, "ranks": [1], "unit": "features"}] * 2
+
+
+def run_sick(rank: int, world_size: int, case: Case, unit: str) -> None:
+    """One step with a number that is none among the weights of ``unit``."""
+    model, plan = build(case), plan_of(case)
+    with torch.no_grad():
+        next(model.units()[unit].parameters()).view(-1)[0] = math.nan
+    parallel, dealer = spread(case, rank=rank, model=model, plan=plan)
+    optimizer = torch.optim.SGD(own_parameters(model).values())
+    step = {"share": dealer.epoch(0)[0], "actions": plan.actions[rank], "step": 1, "draw": draw_of(9, 1)}
+    run_step(parallel, optimizer=optimizer, loss=CROSS_ENTROPY, **step)
+
+
+@pytest.mark.parametrize("stages", [(Width(5, cp=2),), (Width(4), Width(1)), (Width(3), Width(2))], ids=str)
+@pytest.mark.parametrize("unit", ["degree", "block.0", "head"])
+def test_the_first_unit_whose_output_is_no_number_is_named(
+    pool: GlooPool, stages: tuple[Width, ...], unit: str
+) -> None:
+    case = Case(odd_set(), stages=stages, num_micro_batches=2, spec=MODEL)
+    with pytest.raises(RanksFailedError, match=f"the first number that was none came out of unit {unit} on") as caught:
+        pool.run(run_sick, case, unit, world_size=2)
+    errors = list(caught.value.errors.values())
+    assert [type(error) for error in errors] == [TrainingDivergedError] * 2
+    assert {error.details["unit"] for error in errors} == {unit}
+
+
+def run_and_spoil(rank: int, world_size: int, folder: Path) -> None:
+    """An update of step 6, right before its checkpoint, leaves a weight of the head that is no number."""
+
+    def spoil(parallel: ParallelModel, *, step: int, **others: Any) -> float:
+        loss = run_step(parallel, step=step, **others)
+        if step == 6:
+            with torch.no_grad():
+                parallel.model.head.project.bias[0] = math.inf
+        return loss
+
+    with patch("workers.megagraph.train.run_step", spoil):
+        run_train(rank, world_size, folder, cp=world_size, **EPOCHS | {"epochs": 9, "eval_every_epochs": 9})
+
+
+def test_a_model_that_is_no_good_replaces_no_checkpoint(pool: GlooPool, tmp_path: Path) -> None:
+    with pytest.raises(RanksFailedError, match=r"parameter head\.project\.bias is no finite number any more"):
+        pool.run(run_and_spoil, tmp_path / "job", world_size=2)
+    assert [path.name for path in (tmp_path / "job" / "checkpoints").iterdir()] == ["step-00000003"]
+
+
+def test_products_in_bfloat16_learn_as_float32_does_on_any_ranks(pool: GlooPool, tmp_path: Path) -> None:
+    job = partial(run_train, epochs=20, dtype="float32", eval_every_epochs=20)
+    exact = pool.run(job, tmp_path / "exact", world_size=1)[0].series("loss")
+    rounded = pool.run(partial(job, precision="bfloat16"), tmp_path / "one", world_size=1)[0].series("loss")
+    for name, spread_out in (("rows", {"cp": 2}), ("stages", {"stages": (Width(3), Width(2))})):
+        found = pool.run(partial(job, precision="bfloat16", **spread_out), tmp_path / name, world_size=2)[0].series(
+            "loss"
+        )
+        assert [loss for _, loss in found] == pytest.approx([loss for _, loss in rounded], rel=ROUNDING)
+    assert [loss for _, loss in rounded] == pytest.approx([loss for _, loss in exact], rel=10 * ROUNDING)
+    assert rounded != exact
 
 
 @pytest.mark.parametrize("change", [{"cp": 1}, {"cp": 2, "dp": 2}])

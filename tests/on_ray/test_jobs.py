@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from planner.plan import MegaGraphPlan
 from service.cluster import RunState
 from service.spec import JobState
 from tests.kit.ray_cluster import LiveCluster
@@ -52,6 +53,20 @@ def test_a_sampled_network_is_trained_by_two_replicas(cluster: LiveCluster) -> N
     assert result["items_per_s"] > 0
     assert 0 <= result["test_accuracy"] <= 1
     assert {point.rank for point in cluster.store.metrics(job_id, names=("loss",)).points} == {0, 1}
+    cluster.wait_until_clean(timeout_s=10)
+
+
+def test_edges_and_sums_of_one_graph_are_priced_and_shared_out_over_two_ranks(cluster: LiveCluster) -> None:
+    model = {"name": "sgformer", "num_layers": 2, "hidden_size": 16}
+    job_id = cluster.submit(transformer(model=model))
+    result = finish(cluster, job_id)
+    plan = cluster.store.get_plan(job_id)
+    assert isinstance(plan, MegaGraphPlan)
+    (stage,) = plan.stages
+    assert (stage.cp_degree, stage.exchange) == (2, "halo")
+    assert plan.predicted is not None
+    assert {"halo_forward", "sums_backward"} <= set(plan.predicted.terms_s)
+    assert max(result["peak_memory_bytes"].values()) <= max(plan.predicted.memory_bytes)
     cluster.wait_until_clean(timeout_s=10)
 
 

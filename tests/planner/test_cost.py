@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from planner.cost import communication, compute, memory
 from planner.cost.compute import largest_work, mean_work, total_work
+from planner.cost.shard_load import find_shard_load
 from planner.cost.step_time import estimate_costs
 from planner.errors import PlanInvalidError
 from planner.fitting import Link, Work, fit_profile
-from planner.profiles import LinkSample
+from planner.profiles import LinkSample, ShardCounts, Traffic
 from planner.space import Candidate, build_plan
 from tests.planner.made_up import MIB, transformer_profile, transformer_shape
 from workers.comm.axis import Axis
@@ -237,6 +238,56 @@ def test_what_has_no_price_is_refused_and_never_guessed(changes, partition):
     )
     with pytest.raises(PlanInvalidError, match="prices the exchanges none and ring"):
         estimate_costs(changed, shape=shape, fitted=fit_profile(transformer_profile(shape, num_ranks=2)))
+
+
+EDGES = {
+    "mixes": ("edges", "sums"),
+    "num_edges": 4000,
+    "traffic": Traffic(halos=(64, 128), sums=(100,), batch_sums=(65, 64)),
+    "shards": (ShardCounts(cp_degree=2, most_edges=3000, halo_rows=200),),
+}
+
+
+def price_edges(**changes):
+    shape = transformer_shape(**{**EDGES, **changes})
+    plan = build_plan(candidate(cp_degree=2), shape=shape)
+    return estimate_costs(plan, shape=shape, fitted=fit_profile(transformer_profile(shape, num_ranks=2))).stages[0]
+
+
+def test_halos_and_sums_of_two_blocks_by_hand():
+    stage = price_edges()
+    rows = 500 * 1.5  # 3,000 edges where 2,000 are the mean
+    block_s = 6e-4 + 2 * 4e-4 + rows * 1e-6 + 500_000e-8
+    halos_s = (1e-4 + 200 * 64 * 4e-9) + (1e-4 + 200 * 128 * 4e-9)
+    sums_s = 3 * 1e-4 + (100 + 65 + 64) * 4e-9
+    assert stage.forward["block_forward"] == pytest.approx(2 * block_s)
+    assert stage.forward["halo_forward"] == stage.backward["halo_backward"] == pytest.approx(2 * halos_s)
+    assert stage.forward["sums_forward"] == stage.backward["sums_backward"] == pytest.approx(2 * sums_s)
+    assert "ring_forward" not in stage.forward
+
+
+def test_memory_of_halos_by_hand():
+    stage, without = price_edges(), price_edges(traffic=Traffic())
+    joined = (500 + 200) * (64 + 128) * 4
+    assert stage.saved_bytes - without.saved_bytes == pytest.approx(2 * joined)
+    assert stage.workspace_bytes - without.workspace_bytes == pytest.approx(2 * joined)
+
+
+def test_edges_that_nobody_counted_are_bounded():
+    counted, bounded = price_edges(), price_edges(shards=())
+    assert bounded.forward["block_forward"] > counted.forward["block_forward"]
+    assert bounded.saved_bytes > counted.saved_bytes
+    load = find_shard_load(transformer_shape(**{**EDGES, "shards": ()}), cp_degree=2)
+    assert (load.edge_skew, load.halo_rows) == (2.0, 500)
+    spread = Traffic(halos=(64,), expander_degree=4)
+    assert find_shard_load(transformer_shape(**{**EDGES, "traffic": spread}), cp_degree=2).halo_rows == 500
+
+
+def test_a_halo_is_a_message_for_every_peer():
+    assert communication.estimate_halo_s(LINK, num_bytes=300_000, cp_degree=4) == pytest.approx(3e-4 + 3e-4)
+    assert communication.estimate_halo_s(LINK, num_bytes=300_000, cp_degree=1) == 0
+    assert communication.most_halo_rows(num_nodes=10, num_edges=100, cp_degree=3) == 7
+    assert communication.most_halo_rows(num_nodes=10, num_edges=4, cp_degree=3) == 4
 
 
 def test_recompute_runs_forward_and_its_ring_again(costs_of):

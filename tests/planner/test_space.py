@@ -94,14 +94,42 @@ def test_the_plan_of_a_candidate_is_complete(dp, cp):
     assert plan.num_threads == 2
 
 
-@pytest.mark.parametrize("mixes", [("edges",), ("dense", "edges"), ("edges", "sums"), ("dense", "sums")])
-def test_graphs_stay_whole_where_the_exchange_of_a_model_has_no_price(mixes):
-    shape = transformer_shape(graph_sizes=(60,) * 100, graphs_per_step=16, mixes=mixes)
-    space = list_candidates(shape, num_ranks=4, thread_counts=(1,))
+MANY = {"graph_sizes": (60,) * 100, "graphs_per_step": 16}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mixes": ("edges",)},
+        {"mixes": ("dense", "edges")},
+        {"mixes": ("edges", "sums")},
+        {"mixes": ("dense", "sums"), "traffic": None},
+    ],
+)
+def test_graphs_stay_whole_where_what_travels_has_no_price(changes):
+    space = list_candidates(transformer_shape(**MANY, **changes), num_ranks=4, thread_counts=(1,))
     assert degrees(space) == {(4, 1)}
     assert any("graph stays whole" in reason and "cannot price" in reason for reason in space.reasons)
-    with pytest.raises(NoPlanFitsError, match="ask for num_workers 1, or set min_workers 1"):
-        list_candidates(transformer_shape(graph_sizes=(60,), mixes=mixes), num_ranks=2, thread_counts=(1,))
+    few = transformer_shape(**{**MANY, "graphs_per_step": 2}, **changes)
+    with pytest.raises(NoPlanFitsError, match="ask for num_workers 2, or set min_workers 1"):
+        list_candidates(few, num_ranks=4, thread_counts=(1,))
+
+
+@pytest.mark.parametrize(
+    ("mixes", "exchange"),
+    [
+        (("dense", "edges"), "ring"),
+        (("dense", "sums"), "ring"),
+        (("edges",), "halo"),
+        (("edges", "sums"), "halo"),
+        (("sums",), "reduce"),
+    ],
+)
+def test_one_graph_is_shared_out_however_its_rows_meet(mixes, exchange):
+    shape = transformer_shape(graph_sizes=(1000,), mixes=mixes)
+    (chosen, *_) = list_candidates(shape, num_ranks=4, thread_counts=(1,)).candidates
+    (stage,) = build_plan(chosen, shape=shape).stages
+    assert (stage.cp_degree, stage.exchange) == (4, exchange)
 
 
 def test_rows_that_never_meet_are_shared_out_and_send_nothing():

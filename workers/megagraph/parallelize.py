@@ -3,8 +3,9 @@
     1. stages                only the units of this rank's stages keep their parameters
     2. context parallelism   whatever mixes rows asks other ranks for theirs
     3. split backward        linear layers can put their weight gradients off, where the plan splits B into I and W
-    4. recomputation         around whole units, so that a recomputed unit runs its exchange again
-    5. sharding              parameters of whole units, gathered around everything above
+    4. precision             linear layers multiply in bfloat16, where the job asks for it
+    5. recomputation         around whole units, so that a recomputed unit runs its exchange again
+    6. sharding              parameters of whole units, gathered around everything above
 
 Data parallelism needs nothing in the model: graphs are dealt (``dealing``), gradients are summed over all ranks that
 hold a parameter (``pipeline_parallel``).
@@ -17,6 +18,7 @@ import torch
 
 from planner.errors import PlanInvalidError
 from planner.plan import MegaGraphPlan
+from planner.profiles import Precision
 from planner.schedule import check_actions
 from workers.comm import lanes
 from workers.comm.axis import Axis, open_axis
@@ -27,6 +29,7 @@ from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.context_parallel import apply_context_parallel
 from workers.megagraph.dealing import Dealing
 from workers.megagraph.executor import Executor, OwnStage
+from workers.megagraph.mixed_precision import apply_precision
 from workers.megagraph.pipeline_parallel import GradientSums, check_one_order, drop_other_units, find_holders
 from workers.megagraph.recompute import apply_recompute
 from workers.megagraph.sharding import apply_sharding, find_shared, open_shard_meshes
@@ -62,6 +65,7 @@ def parallelize(
     dealing: Dealing,
     batches: Callable[[Mesh], ShardedBatches],
     row_width: int,
+    precision: Precision = "float32",
 ) -> ParallelModel:
     """Apply ``plan``, which ``check_runnable`` has passed, to ``model`` in place. Collective over its ranks.
 
@@ -89,6 +93,7 @@ def parallelize(
             apply_context_parallel(unit, stage=plan.stages[index], mesh=mesh)
         if index in split:
             apply_split_backward(own.values(), ledger=ledger)
+        apply_precision(own.values(), precision=precision)
         for unit in own.values():
             keep_bias(unit, keep=plan.bias == "per_stage")
         apply_recompute(unit for name, unit in own.items() if name in plan.recompute)

@@ -23,6 +23,7 @@ from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.data_parallel import GlobalStep, GraphDealer
 from workers.megagraph.dealing import Dealing
 from workers.megagraph.meter import StepMeter
+from workers.megagraph.mixed_precision import check_precision
 from workers.megagraph.parallelize import ParallelModel, check_partition, check_runnable, parallelize
 from workers.megagraph.training_step import evaluate_global, run_step
 from workers.models.attention import choose_kernel
@@ -37,6 +38,7 @@ from workers.training.objective import resolve_objective
 from workers.training.optimizer import build_optimizer, weight_matrices
 from workers.training.run import RankRun
 from workers.training.seeding import seed_everything
+from workers.watch.progress import follow_units
 
 
 def train(run: RankRun) -> dict[str, float]:
@@ -63,6 +65,7 @@ def open_run(run: RankRun) -> Iterator[tuple[RankRun, GraphDataset, GraphDealer,
     Raises ``PlanInvalidError`` for a plan that does not fit, ``CheckpointInvalidError`` for an export that is none.
     """
     check_runnable(run.plan, units=run.spec.model.units)
+    check_precision(run.plan, precision=run.spec.training.precision)
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
     model = resolve_model(run.spec.model, dataset)
@@ -76,6 +79,7 @@ def open_run(run: RankRun) -> Iterator[tuple[RankRun, GraphDataset, GraphDealer,
         num_micro_batches=run.plan.num_micro_batches,
     )
     parallel = _build(run, dataset=dataset, dealer=dealer, cuts=cuts)
+    follow_units(parallel.model.units(), progress=run.progress)
     try:
         yield run, dataset, dealer, parallel
     finally:
@@ -116,6 +120,7 @@ def _build(run: RankRun, *, dataset: GraphDataset, dealer: GraphDealer, cuts: No
         ),
         batches=batches,
         row_width=spec.row_width,
+        precision=run.spec.training.precision,
     )
 
 
@@ -151,7 +156,9 @@ def _train(
         return milestones.finish_again(start)
     values: dict[str, float] = {}
     for step, share in _steps(dealer, start=start, epochs=spec.epochs):
-        parallel.executor.prepare(share.micro_batches)
+        with run.progress.during("preparation"):
+            parallel.executor.prepare(share.micro_batches)
+        run.progress.begin_step(step)
         started = time.perf_counter()
         step_loss = run_step(
             parallel,

@@ -11,6 +11,7 @@ from workers.data.graph import TRAIN
 from workers.megagraph.batches import LabelledBatch
 from workers.megagraph.data_parallel import GlobalStep
 from workers.megagraph.executor import Round
+from workers.megagraph.first_bad_unit import find_bad_unit
 from workers.megagraph.parallelize import ParallelModel
 from workers.training.divergence import sum_shares
 from workers.training.losses import Loss
@@ -38,8 +39,12 @@ def run_step(
     def loss_of(logits: Tensor, batch: LabelledBatch) -> Tensor:
         return masked_loss(logits, batch, loss=loss, num_targets=share.num_targets)
 
-    own_loss = parallel.executor.play(actions, work=Round(share.micro_batches, draw=draw), loss=loss_of)
-    global_loss = _global_loss(own_loss, axis=parallel.world, step=step)
+    work = Round(share.micro_batches, draw=draw)
+    own_loss = parallel.executor.play(actions, work=work, loss=loss_of)
+    shares = _shares(own_loss, axis=parallel.world)
+    global_loss = sum_shares(
+        shares, ranks=parallel.world.ranks, step=step, find_unit=lambda: find_bad_unit(parallel, work=work)
+    )
     parallel.gradients.sum()
     optimizer.step()
     return global_loss
@@ -66,9 +71,10 @@ def evaluate_global(
     return board.scores(parallel.world)
 
 
-def _global_loss(own_loss: Tensor, *, axis: Axis, step: int) -> float:
-    """Sum over all ranks. Each rank's share has a place of its own on the way, to name the rank that diverged."""
+def _shares(own_loss: Tensor, *, axis: Axis) -> list[float]:
+    """The losses of all ranks. Each has a place of its own on the way, to name the rank that diverged."""
     shares = torch.zeros(axis.size, dtype=torch.float64, device=own_loss.device)
     shares[axis.index] = own_loss
     axis.sum_in_place(shares)
-    return sum_shares(shares.tolist(), ranks=axis.ranks, step=step)
+    found: list[float] = shares.tolist()
+    return found

@@ -21,6 +21,7 @@ from planner.profiles import ProbeRequest, UnitSample, UnitSize
 from workers.data.graph import GraphDataset
 from workers.data.partition import NodeCut
 from workers.megagraph.encoded_rows import RowEncoder
+from workers.megagraph.mixed_precision import apply_precision
 from workers.model_specs import CustomSpec, ModelSpec, SampledFields
 from workers.models.attention import choose_kernel
 from workers.models.registry import build_model
@@ -160,6 +161,7 @@ class _Bench:
         assert isinstance(model, GraphTransformer)
         self._model = model.to(**self._options).train()
         choose_kernel(self._model, name=self._training.attention_kernel)
+        apply_precision([self._model], precision=spec.training.precision)
 
     def measure(self, size: UnitSize, *, num_threads: int, repeats: int) -> list[UnitSample]:
         """One sample per unit at one size."""

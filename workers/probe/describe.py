@@ -7,9 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 from planner.cluster import ClusterSpec, list_hosts, room_per_rank
-from planner.profiles import JobShape, ProfileKey, SampledShape, TransformerShape
+from planner.profiles import JobShape, ProfileKey, SampledShape, ShardCounts, TransformerShape
 from workers.data.graph import TRAIN, Graph, GraphDataset
 from workers.data.graph_encodings.index_form import heaviest_rows
+from workers.data.shard_counts import count_shards
 from workers.errors import DatasetInvalidError
 from workers.model_specs import Needs, SampledFields, TransformerSpec, mixes_of
 from workers.ops.native import kernel_form
@@ -19,11 +20,13 @@ from workers.training.objective import resolve_objective
 
 # How much is dropped decides no time; whether, the shape says.
 _NOT_COMPUTED = frozenset({"name", "dropout", "input_dropout", "attention_dropout"})
+# Chosen: counting takes a pass over the edges for each number of shards; beyond, the planner takes bounds.
+_MOST_COUNTED_SHARDS = 16
 _SOFTWARE = ("graphmill", "numba", "numpy", "torch", "torch-geometric", "triton")
 
 
-def describe_job(spec: TrainSpec, dataset: GraphDataset) -> JobShape:
-    """The shape of training ``spec`` on ``dataset``: sizes only.
+def describe_job(spec: TrainSpec, dataset: GraphDataset, *, most_ranks: int = 1) -> JobShape:
+    """The shape of training ``spec`` on ``dataset``: sizes only. One graph may be cut into ``most_ranks`` shards.
 
     Raises ``DatasetInvalidError`` when a sampled GNN is to train on many graphs, ``ObjectiveInvalidError`` when loss or
     metric do not fit the labels, ``ModelInvalidError`` when the model does not fit the data.
@@ -32,7 +35,7 @@ def describe_job(spec: TrainSpec, dataset: GraphDataset) -> JobShape:
     model = resolve_model(spec.model, dataset)
     if isinstance(model, SampledFields):
         return _describe_sampled(spec, model, dataset)
-    return _describe_transformer(spec, model, dataset)
+    return _describe_transformer(spec, model, dataset, most_ranks=most_ranks)
 
 
 def profile_key(
@@ -58,7 +61,9 @@ def profile_key(
     )
 
 
-def _describe_transformer(spec: TrainSpec, model: TransformerSpec, dataset: GraphDataset) -> TransformerShape:
+def _describe_transformer(
+    spec: TrainSpec, model: TransformerSpec, dataset: GraphDataset, *, most_ranks: int
+) -> TransformerShape:
     sizes = tuple(graph.num_nodes for graph in dataset.graphs if _is_trained(graph))
     needs, fields = model.needs, model.model_dump(mode="json")
     distance, hops = needs.max_distance or 0, needs.num_hops
@@ -80,7 +85,9 @@ def _describe_transformer(spec: TrainSpec, model: TransformerSpec, dataset: Grap
         + (0 if hops is None else (hops + 1) * dataset.num_features),
         pair_bytes=(is_dense and not needs.near_pairs) + needs.edge_paths * distance,
         near_pairs=heaviest_rows(dataset.graphs, max_distance=distance) if needs.near_pairs else (),
-        num_edges=_num_edges(needs, dataset),
+        num_edges=_num_edges(needs, num_edges=dataset.num_edges, num_nodes=dataset.num_nodes),
+        traffic=model.traffic,
+        shards=_count_shards(needs, dataset, most_ranks=most_ranks),
         options=(
             *((name, json.dumps(value)) for name, value in fields.items() if name not in _NOT_COMPUTED),
             *((("attention_kernel", asked),) if asked != "auto" else ()),
@@ -92,14 +99,28 @@ def _describe_transformer(spec: TrainSpec, model: TransformerSpec, dataset: Grap
         uses_input_dropout=fields.get("input_dropout", 0) > 0,
         uses_attention_dropout=fields.get("attention_dropout", 0) > 0,
         dtype=spec.training.dtype,
+        precision=spec.training.precision,
     )
 
 
-def _num_edges(needs: Needs, dataset: GraphDataset) -> int:
+def _count_shards(needs: Needs, dataset: GraphDataset, *, most_ranks: int) -> tuple[ShardCounts, ...]:
+    """How the edges of the one graph, if it is one and they matter, fall on 2, 3, … shards."""
+    if len(dataset.graphs) > 1 or not (needs.edges or needs.expander_degree):
+        return ()
+    (graph,) = dataset.graphs
+    counted = []
+    for cp_degree in range(2, min(most_ranks, graph.num_nodes, _MOST_COUNTED_SHARDS) + 1):
+        most, halo_rows = count_shards(graph, num_shards=cp_degree)
+        most_edges = _num_edges(needs, num_edges=most, num_nodes=-(-graph.num_nodes // cp_degree))
+        counted.append(ShardCounts(cp_degree=cp_degree, most_edges=most_edges, halo_rows=halo_rows))
+    return tuple(counted)
+
+
+def _num_edges(needs: Needs, *, num_edges: int, num_nodes: int) -> int:
     """Edges that message passing and sparse attention run along, those of expanders and global nodes included."""
     per_node = needs.expander_degree + needs.num_global
     both = 2 if needs.edges and per_node else 1  # kept with the others, and by themselves
-    return (needs.edges * both) * dataset.num_edges + per_node * dataset.num_nodes
+    return (needs.edges * both) * num_edges + per_node * num_nodes
 
 
 def _describe_sampled(spec: TrainSpec, model: SampledFields, dataset: GraphDataset) -> SampledShape:

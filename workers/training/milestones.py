@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from workers.comm.axis import Axis
 from workers.data.graph import GraphDataset
 from workers.training.checkpoint import CheckpointStore
+from workers.training.divergence import check_finite
 from workers.training.evaluation import BestModel
 from workers.training.export import export_model
 from workers.training.memory import PeakMemory
 from workers.training.objective import Objective
 from workers.training.run import RankRun, Report
 from workers.training.schedules import Schedule
-from workers.training.state import gather_tensors, model_tensors, optimizer_tensors
+from workers.training.state import gather_tensors, model_tensors, optimizer_tensors, tensor_names
 
 
 class Meter(Protocol):
@@ -107,7 +108,8 @@ class Milestones:
             return {}
         values = self._meter.take() | {"learning_rate": rate} | scores
         if is_over:
-            values |= self._finish()
+            with self._run.progress.during("checkpoint"):
+                values |= self._finish()
         return self._report(step, values, checkpoint=checkpoint)
 
     def finish_again(self, step: int) -> dict[str, float]:
@@ -119,7 +121,8 @@ class Milestones:
         return not into_epoch and (step == self.total_steps or epoch % every_epochs == 0)
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        scores = self._compute_scores()
+        with self._run.progress.during("evaluation"):
+            scores = self._compute_scores()
         is_better = self._best.offer(self._model, epoch=step // self._steps_per_epoch, scores=scores)
         self._schedule.scored(is_better=is_better)
         return scores
@@ -128,7 +131,9 @@ class Milestones:
         """Save what every rank holds. Returns where."""
         best = {name: value for name, value in vars(self._best).items() if name != "state"}
         values = {"best": best, "has_best": self._best.state is not None, "schedule": self._schedule.state_dict()}
-        return self._checkpoints.save(step, tensors=self._tensors(), values=values).folder.uri
+        with self._run.progress.during("checkpoint"):
+            check_finite(model_tensors(self._model), names=tensor_names(self._model), axis=self._axis, step=step)
+            return self._checkpoints.save(step, tensors=self._tensors(), values=values).folder.uri
 
     def _tensors(self) -> dict[str, Tensor]:
         """Everything of this rank that a checkpoint holds, by name: model, moments, best model."""
@@ -160,7 +165,7 @@ class Milestones:
     def _report(self, step: int, values: dict[str, float], *, checkpoint: str | None = None) -> dict[str, float]:
         values = values | {"peak_memory_bytes": float(self._memory.peak_bytes())}
         epoch = (step - 1) // self._steps_per_epoch + 1
-        self._run.report(
-            Report(step=step, total_steps=self.total_steps, epoch=epoch, values=values, checkpoint=checkpoint)
-        )
+        said = Report(step=step, total_steps=self.total_steps, epoch=epoch, values=values, checkpoint=checkpoint)
+        with self._run.progress.during("report"):
+            self._run.report(said)
         return values

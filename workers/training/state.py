@@ -17,6 +17,12 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if not tensor.is_meta}
 
 
+def tensor_names(model: nn.Module) -> list[str]:
+    """All names that tensors of ``model`` may have on any rank, in one order."""
+    parameters, buffers = (named(remove_duplicate=False) for named in (model.named_parameters, model.named_buffers))
+    return [name for name, _ in (*parameters, *buffers)]
+
+
 def optimizer_tensors(model: nn.Module, *, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The moments of ``optimizer`` by parameter and kind (``head.weight/exp_avg``), made where there are none yet."""
     names = {parameter: name for name, parameter in model.named_parameters()}

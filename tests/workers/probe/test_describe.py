@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.cluster import ClusterSpec, NodeSpec
-from planner.profiles import ProfileKey, SampledShape, TransformerShape
+from planner.profiles import ProfileKey, SampledShape, ShardCounts, Traffic, TransformerShape
 from tests.planner.made_up import cluster
 from workers.data.features import DenseFeatures
 from workers.data.graph import NO_SPLIT, TEST, TRAIN, Graph, GraphDataset
@@ -75,6 +75,20 @@ def test_graphs_without_training_nodes_are_only_evaluated():
     assert shape.graphs_per_step == 2
 
 
+def test_edges_of_one_graph_are_counted_for_every_number_of_shards():
+    spec = TrainSpec(kind="megagraph", dataset=DatasetSpec(name="karate"), model=SGFormerSpec(num_layers=3))
+    shape = describe_job(spec, dataset_of(ring_graph()), most_ranks=3)
+    assert isinstance(shape, TransformerShape)
+    # a ring of 64: each node hears both neighbours, each shard needs the row beyond either end
+    assert shape.shards == (
+        ShardCounts(cp_degree=2, most_edges=64, halo_rows=2),
+        ShardCounts(cp_degree=3, most_edges=44, halo_rows=2),
+    )
+    assert shape.traffic == Traffic(halos=(64, 64, 64), sums=(64 * 64 + 64 + 2,))
+    assert describe_job(spec, dataset_of(ring_graph(), ring_graph()), most_ranks=3).shards == ()
+    assert describe_job(transformer_spec(), dataset_of(ring_graph()), most_ranks=3).shards == ()
+
+
 def test_a_sampled_job_counts_its_training_nodes_and_its_store():
     graph = ring_graph()
     graph.split[:10] = NO_SPLIT
@@ -100,6 +114,7 @@ def test_a_sampled_job_on_many_graphs_is_refused_by_name():
         transformer_spec(attention_dropout=0.1),
         transformer_spec(index="near_pairs"),
         transformer_spec(training=TrainingSpec(dtype="float64")),
+        transformer_spec(training=TrainingSpec(precision="bfloat16")),
     ],
 )
 def test_a_job_that_computes_something_else_has_another_key(other):
