@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from planner.errors import PlanInvalidError
 from planner.frozen import Frozen
+from planner.sync import SyncRule
 
 Exchange = Literal["none", "ring", "ulysses", "ulysses_ring", "halo", "reduce"]
 NodeOrder = Literal["natural", "metis", "greedy", "random"]
@@ -161,7 +162,7 @@ class MQGNNPlan(Frozen):
     num_sampling_workers: int = Field(default=1, ge=1)
     num_threads: int = Field(default=1, ge=1)
     queues: tuple[QueueBudget, ...] = ()
-    sync: Literal["ddp"] = "ddp"
+    sync: SyncRule = SyncRule()
     report_every_steps: int = Field(default=1, ge=1)
     predicted: Prediction | None = None
     reasons: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from planner.frozen import Frozen
+from planner.sync import SyncRule
 
 # How the rows of a graph meet: every pair of them, along its edges, by sums over all.
 Mixing = Literal["dense", "edges", "sums"]
@@ -96,7 +97,7 @@ class SampledShape(Frozen):
     ``graph_bytes`` is the size of the graph store; the part that training touches becomes resident in every rank. The
     stages are measured on the graph itself, so its ``dataset_fingerprint`` belongs to the shape: sizes do not tell how
     neighbourhoods overlap. ``sampler`` says how neighbours are chosen. ``largest_degree`` is the most in-neighbours of
-    a node.
+    a node. ``sync`` is how replicas go together.
     """
 
     kind: Literal["mqgnn"] = "mqgnn"
@@ -117,6 +118,7 @@ class SampledShape(Frozen):
     dataset_fingerprint: str = ""
     uses_dropout: bool = False
     dtype: Literal["float32", "float64"] = "float32"
+    sync: SyncRule = SyncRule()
 
 
 JobShape = Annotated[TransformerShape | SampledShape, Field(discriminator="kind")]

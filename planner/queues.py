@@ -186,6 +186,7 @@ def estimate_sampled_memory(
         profile.base_bytes
         + memory.model_state_bytes(profile.parameter_bytes)
         + memory.gradient_bucket_bytes(profile.parameter_bytes, num_ranks=profile.key.num_ranks)
+        + memory.sync_bytes(profile.parameter_bytes, rule=shape.sync, num_ranks=profile.key.num_ranks)
     )
     queued = {queue.name: queue.max_bytes for queue in queues}
     held = [max(queued[stage.stage], _large_item_bytes(stage)) if queued else 0 for stage in rates.feeding]
@@ -236,6 +237,7 @@ def build_sampled_plan(
         num_sampling_workers=candidate.num_sampling_workers,
         num_threads=candidate.num_threads,
         queues=tuple(queues),
+        sync=shape.sync,
     )
 
 
@@ -248,9 +250,16 @@ def sampled_terms_s(candidate: QueueCandidate, *, rates: StageRates) -> dict[str
     return terms
 
 
+def queue_capacity(*, consume_per_s: float, p95_produce_s: float, mean_bytes: float, budget_bytes: int) -> int:
+    """Items that a queue should hold: clip(⌈consume rate · p95 produce time⌉ + 1, 1, budget / mean batch bytes)."""
+    wanted = math.ceil(consume_per_s * p95_produce_s) + 1
+    return max(1, min(wanted, int(budget_bytes / max(1.0, mean_bytes))))
+
+
 def _size_queue(stage: StageSample, *, consume_per_s: float, budget_bytes: int) -> QueueBudget:
     mean_bytes = max(1, stage.num_bytes)
-    wanted = math.ceil(consume_per_s * stage.p95_s) + 1
-    max_items = max(1, min(wanted, budget_bytes // mean_bytes))
+    max_items = queue_capacity(
+        consume_per_s=consume_per_s, p95_produce_s=stage.p95_s, mean_bytes=mean_bytes, budget_bytes=budget_bytes
+    )
     max_bytes = min(budget_bytes, math.ceil(_BATCH_SIZE_SPREAD * max_items * mean_bytes))
     return QueueBudget(name=stage.stage, max_items=max_items, max_bytes=max_bytes)

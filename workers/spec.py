@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from planner.frozen import Frozen
 from planner.profiles import Precision
+from planner.sync import SyncRule
 from workers.model_specs import MODELS_OF_KIND, SPEC_OF_MODEL, GraphormerSpec, Kind, ModelSpec, SampledGNNSpec
 
 __all__ = [
@@ -108,6 +109,7 @@ class TrainingSpec(Frozen):
     checkpoint_every_epochs: int = Field(default=10, ge=1, le=1_000_000)
     dtype: Literal["float32", "float64"] = "float32"
     attention_kernel: AttentionKernelName = "auto"
+    sync: SyncRule = SyncRule()
     precision: Precision = Field(default="float32", description="of products with weights")
 
     @model_validator(mode="after")
@@ -158,6 +160,15 @@ class TrainSpec(Frozen):
             raise ValueError(
                 f"training.precision {self.training.precision} is for kind megagraph: sampled GNNs compute in"
                 " float32; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_of_kind(self) -> "TrainSpec":
+        if self.kind == "megagraph" and self.training.sync.name != "ddp":
+            raise ValueError(
+                f"training.sync {self.training.sync.name!r} lets replicas of a sampled GNN step by themselves; kind"
+                " megagraph sums gradients in every step: leave it out"
             )
         return self
 

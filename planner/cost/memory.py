@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from planner.fitting import UnitCurves, Work
+from planner.sync import SyncRule
 
 # Chosen: allocators round up and fragment, and glibc keeps up to 64 MiB that were freed (27 MiB seen on a small job). A
 # refused plan costs less than a killed job.
@@ -40,6 +41,22 @@ def model_state_bytes(parameter_bytes: int) -> int:
 def gradient_bucket_bytes(parameter_bytes: int, *, num_ranks: int) -> int:
     """The flat copy of the gradients that is summed over the ranks; one rank needs none."""
     return parameter_bytes if num_ranks > 1 else 0
+
+
+def sync_bytes(parameter_bytes: int, *, rule: SyncRule, num_ranks: int) -> int:
+    """What replicas that step by themselves keep beside their state: nothing where gradients are summed every step.
+
+    A message holds parameters and two moments; while one is packed or taken in, two more of its size are there. RaCoM
+    also keeps the reference, what it would go back to, and what it gave to the mean that is on its way; with pushes,
+    the sum, what is sent (packed in two steps), and per peer what arrives and its damped form.
+    """
+    if num_ranks == 1 or rule.every_step:
+        return 0
+    state = (1 + _ADAM_MOMENTS) * parameter_bytes
+    if rule.name == "local_sgd":
+        return 3 * state + parameter_bytes
+    pushes = (3 + 3 * (num_ranks - 1)) * parameter_bytes if rule.push else 0
+    return 5 * state + 2 * parameter_bytes + pushes
 
 
 def checkpoint_bytes(parameter_bytes: int) -> int:

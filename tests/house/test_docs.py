@@ -14,6 +14,7 @@ from typer.main import get_command
 from api.app import create_app
 from api.cli import app as command_line
 from planner.plan import MegaGraphPlan, MQGNNPlan, Prediction, QueueBudget, Stage
+from planner.sync import SyncRule
 from service.settings import Settings
 from service.spec import JobSpec, JobState, LimitsSpec, ResourcesSpec
 from service.states import LEGAL_MOVES
@@ -35,7 +36,17 @@ def fields(*models: type[BaseModel]) -> list[str]:
 
 @pytest.mark.parametrize(
     "field",
-    fields(JobSpec, ResourcesSpec, LimitsSpec, DatasetSpec, *SPEC_OF_MODEL.values(), Needs, TrainingSpec, ScheduleSpec),
+    fields(
+        JobSpec,
+        ResourcesSpec,
+        LimitsSpec,
+        DatasetSpec,
+        *SPEC_OF_MODEL.values(),
+        Needs,
+        TrainingSpec,
+        ScheduleSpec,
+        SyncRule,
+    ),
 )
 def test_every_field_of_a_spec_is_documented(field: str) -> None:
     assert f"`{field}`" in page("docs/spec.md")

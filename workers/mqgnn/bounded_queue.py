@@ -2,13 +2,14 @@
 
 Invariant: the bytes queued never exceed ``max_bytes``, at any instant; the one exception is an item that is larger
 than the whole budget, which is admitted only into an empty queue (refusing it would stop the pipeline for ever). An
-item in a worker's hands is outside the queue and not counted.
+item in a worker's hands is outside the queue and not counted. The bound on items may change while the queue is used.
 
 Several producers keep the order of one: each put carries a ticket, and puts are admitted in ticket order. Nobody
 polls: waits end at the moment something changes.
 """
 
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
@@ -31,25 +32,33 @@ class QueueAbortedError(RuntimeError):
 
 @dataclass(frozen=True)
 class QueueCounters:
-    """What a queue holds now (items), and the most bytes that it ever held."""
+    """What a queue holds now, may hold (items), and held at most (bytes); then sums since it was made."""
 
     depth: int
+    max_items: int
+    queued_bytes: int
     high_water_bytes: int
+    num_put: int
+    put_bytes: int
+    num_got: int
+    num_starved: int  # gets that found it empty
+    starved_s: float
 
 
 class BoundedQueue(Generic[T]):
     """First in, first out, between the workers of one stage and those of the next."""
 
     def __init__(self, budget: QueueBudget) -> None:
-        self.name = budget.name
-        self._budget = budget
+        self.name, self.max_bytes = budget.name, budget.max_bytes
+        self._max_items = budget.max_items
         self._entries: deque[tuple[T, int]] = deque()
         self._lock = threading.Lock()
         self._put_allowed = threading.Condition(self._lock)
         self._get_allowed = threading.Condition(self._lock)
         self._closed = self._aborted = False
         self._next_put = self._next_get = 0
-        self._queued_bytes = self._high_water_bytes = 0
+        self._queued_bytes = self._high_water_bytes = self._put_bytes = self._num_starved = 0
+        self._starved_s = 0.0
 
     def put(self, item: T, *, nbytes: int, ticket: int) -> None:
         """Append ``item`` once all lower tickets are in and it fits. Raises ``QueueAbortedError``."""
@@ -59,6 +68,7 @@ class BoundedQueue(Generic[T]):
             self._entries.append((item, nbytes))
             self._next_put += 1
             self._queued_bytes += nbytes
+            self._put_bytes += nbytes
             self._high_water_bytes = max(self._high_water_bytes, self._queued_bytes)
             self._get_allowed.notify()
             self._put_allowed.notify_all()  # the holder of the next ticket may wait among others
@@ -69,8 +79,7 @@ class BoundedQueue(Generic[T]):
         Raises ``QueueAbortedError``, and ``TimeoutError`` when nothing came for ``timeout_s`` seconds.
         """
         with self._lock:
-            if not self._get_allowed.wait_for(self._may_get, timeout_s):
-                raise TimeoutError
+            self._wait_for_item(timeout_s)
             self._check_alive()
             if not self._entries:
                 return None
@@ -79,6 +88,12 @@ class BoundedQueue(Generic[T]):
             self._next_get += 1
             self._put_allowed.notify_all()
             return Entry(self._next_get - 1, item)
+
+    def resize(self, max_items: int) -> None:
+        """Let it hold ``max_items`` items, as far as its bytes allow; what is over stays until it is taken."""
+        with self._lock:
+            self._max_items = max_items
+            self._put_allowed.notify_all()
 
     def close(self) -> None:
         """Nothing more will be put; what is queued can still be taken."""
@@ -98,11 +113,32 @@ class BoundedQueue(Generic[T]):
     def counters(self) -> QueueCounters:
         """A consistent picture of this moment."""
         with self._lock:
-            return QueueCounters(depth=len(self._entries), high_water_bytes=self._high_water_bytes)
+            return QueueCounters(
+                depth=len(self._entries),
+                max_items=self._max_items,
+                queued_bytes=self._queued_bytes,
+                high_water_bytes=self._high_water_bytes,
+                num_put=self._next_put,
+                put_bytes=self._put_bytes,
+                num_got=self._next_get,
+                num_starved=self._num_starved,
+                starved_s=self._starved_s,
+            )
+
+    def _wait_for_item(self, timeout_s: float | None) -> None:
+        """Until there is one, or none will come. Raises ``TimeoutError``."""
+        if self._may_get():
+            return
+        begin = time.perf_counter()
+        self._num_starved += 1
+        came = self._get_allowed.wait_for(self._may_get, timeout_s)
+        self._starved_s += time.perf_counter() - begin
+        if not came:
+            raise TimeoutError
 
     def _may_put(self, ticket: int, nbytes: int) -> bool:
         fits = not self._entries or (
-            len(self._entries) < self._budget.max_items and self._queued_bytes + nbytes <= self._budget.max_bytes
+            len(self._entries) < self._max_items and self._queued_bytes + nbytes <= self.max_bytes
         )
         return self._aborted or (ticket == self._next_put and fits)
 

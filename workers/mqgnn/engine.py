@@ -1,6 +1,7 @@
 """One optimiser step of one replica, in three parts that can be called, and timed, apart: compute, exchange, update.
 
-On CUDA ``compute`` only launches; the wait for the device falls into ``exchange``, which reads the loss.
+How far replicas go together in it is the exchange's business. On CUDA ``compute`` only launches; the wait for the
+device falls into ``exchange``, which reads the loss.
 """
 
 import torch
@@ -23,9 +24,9 @@ class ReplicaStep:
         self._exchange, self._seed = exchange, seed
 
     def compute(self, batch: MiniBatch) -> Tensor:
-        """Forward and backward. Returns this replica's share of the mean loss over the step's seeds, a scalar.
+        """Forward and backward. Returns this replica's loss, a scalar, divided as its exchange says.
 
-        With no seeds the share is zero and the gradients are.
+        With no seeds the loss is zero and the gradients are.
         """
         batch.wait()
         self._exchange.zero()
@@ -44,7 +45,8 @@ class ReplicaStep:
             nested=batch.nested,
             draw=int(stream_key(Stream.DROPOUT, self._seed, batch.task.epoch, batch.task.batch)),
         )
-        loss = self._loss(logits, batch.y) / batch.num_seeds_all
+        divisor = self._exchange.divisor(num_seeds=len(batch.y), num_seeds_all=batch.num_seeds_all)
+        loss = self._loss(logits, batch.y) / divisor
         if len(batch.y):
             loss.backward()
         return loss.detach()
@@ -55,4 +57,4 @@ class ReplicaStep:
 
     def update(self) -> None:
         """Apply the gradients."""
-        self.optimizer.step()
+        self._exchange.update(self.optimizer)

@@ -1,30 +1,65 @@
-"""The rule by which replicas combine their gradients every step.
+"""The rule by which replicas come to one model: gradients summed in every step, or less often, later, by weights.
 
-``Exchange`` is the seam for other rules (fewer, later, damped exchanges): the engine calls ``combine`` between
-backward and update and knows nothing else. ``AllReduce`` is the synchronous rule: sums over replicas. Since every
-replica divides its loss by the seeds of the step over all replicas, the sum is the gradient of the mean over the global
-batch, whatever each part weighs, and a replica without seeds adds zeros.
+``Exchange`` is the seam: the engine calls ``combine`` between backward and update, lets ``update`` take the step, and
+knows nothing else. ``AllReduce`` is the synchronous rule: sums over replicas. Since every replica divides its loss by
+the seeds of the step over all replicas, the sum is the gradient of the mean over the global batch, whatever each part
+weighs, and a replica without seeds adds zeros. ``LocalSGD`` and ``racom.exchange.Racom`` let replicas step by
+themselves; ``sync_rules.open_exchange`` chooses.
 """
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from workers.comm.axis import Axis
 from workers.comm.reduce import in_buckets
+from workers.mqgnn.seed_order import Shares
 
 
 class Exchange(Protocol):
-    """A rule of exchange between backward and update."""
+    """A rule of exchange between backward and update. What is written here is that of a rule that acts every step."""
+
+    shares: Shares | None = None  # equal ones
+    bytes_sent = 0
 
     def zero(self) -> None:
-        """Before backward: clear the gradients."""
+        """Before forward: clear the gradients."""
+
+    def divisor(self, *, num_seeds: int, num_seeds_all: int) -> int:
+        """What this replica divides the sum of its losses by: it has ``num_seeds`` of the step's ``num_seeds_all``."""
+        return num_seeds_all
 
     def combine(self, loss: Tensor) -> Tensor:
-        """After backward: combine gradients in place; ``loss`` is this replica's share, the answer everyone's."""
+        """After backward: combine gradients in place. ``loss`` is this replica's, the answer every replica's share."""
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Apply the gradients."""
+        optimizer.step()
+
+    def meet(self) -> None:
+        """Wait until all replicas have taken as many steps; all call it after the same one."""
+
+    def agree(self) -> None:
+        """As ``meet``, and all hold the same weights and moments afterwards."""
+
+    def figures(self) -> dict[str, float]:
+        """What was measured since the last call, and the bytes that left this replica so far."""
+        return {"bytes_sent": float(self.bytes_sent)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps, in JSON types; the same on all replicas after ``agree``."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
+        """Go on after ``step`` from the weights of a checkpoint, with what it kept."""
+
+    def close(self) -> None:
+        """Stop what runs beside the training."""
 
 
-class AllReduce:
+class AllReduce(Exchange):
     """Sums gradients over the replicas on ``axis``, in flat buckets; the losses travel in the first of them.
 
     The gradients of all parameters are views of the buckets from the start, so nothing is packed or unpacked, and a
@@ -33,8 +68,7 @@ class AllReduce:
 
     def __init__(self, model: nn.Module, *, axis: Axis) -> None:
         self._axis = axis
-        trained = in_buckets(parameter for parameter in model.parameters() if parameter.requires_grad)
-        self._buckets = [_lay_out(bucket, spare=0 if place else axis.size) for place, bucket in enumerate(trained)]
+        self._buckets = lay_out_gradients(model, spare=axis.size)
 
     def zero(self) -> None:
         """Clear all buckets."""
@@ -49,11 +83,17 @@ class AllReduce:
         places = self._buckets[0][-self._axis.size :]
         places[self._axis.index] = loss.detach()
         self._axis.sum_in_place(*self._buckets)
+        self.bytes_sent += sum(2 * bucket.nbytes * (self._axis.size - 1) // self._axis.size for bucket in self._buckets)
         return places.clone()
 
 
+def lay_out_gradients(model: nn.Module, *, spare: int = 0) -> list[Tensor]:
+    """Flat buckets with every trained parameter's ``grad`` a view of one, ``spare`` places at the end of the first."""
+    trained = in_buckets(parameter for parameter in model.parameters() if parameter.requires_grad)
+    return [_lay_out(bucket, spare=0 if place else spare) for place, bucket in enumerate(trained)]
+
+
 def _lay_out(parameters: list[nn.Parameter], *, spare: int) -> Tensor:
-    """A flat buffer with every parameter's ``grad`` a view of it, and ``spare`` places at its end."""
     bucket = parameters[0].new_zeros(sum(parameter.numel() for parameter in parameters) + spare)
     start = 0
     for parameter in parameters:

@@ -8,6 +8,7 @@ whoever waits wakes at once, then join the threads.
 """
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from planner.errors import PlanInvalidError
 from planner.plan import QueueBudget
 from workers.errors import StageFailedError
 from workers.mqgnn.bounded_queue import BoundedQueue, Entry, QueueAbortedError
+from workers.mqgnn.queue_sizing import DECIDE_EVERY_ITEMS, QueueWindow, next_capacity
 from workers.mqgnn.stage import Stage, StageMeter, StageWorker, stage_failure, stage_hang
 
 HANG_DEADLINE_S = 300.0  # far above the slowest honest mini-batch, far below a job's patience
@@ -44,7 +46,7 @@ class Pipeline:
         self._budgets = [by_name[stage.name] for stage in stages] if pipelined else []
         self._pipelined = pipelined
         self._hang_deadline_s = hang_deadline_s
-        self.meters = {stage.name: StageMeter() for stage in stages}
+        self.meters = {stage.name: StageMeter(stage.num_workers) for stage in stages}
         self.queues: dict[str, BoundedQueue[Any]] = {}
 
     @contextmanager
@@ -92,6 +94,7 @@ class _StageThreads:
         hang_deadline_s: float,
     ) -> None:
         self._queues = queues
+        self._sizers = [_QueueSizer(queue, meter=meters[queue.name]) for queue in queues]
         self._hang_deadline_s = hang_deadline_s
         self._failure: StageFailedError | None = None
         self._lock = threading.Lock()
@@ -125,6 +128,9 @@ class _StageThreads:
                 raise self._failure from self._failure.__cause__
             if entry is None:
                 return
+            if entry.ticket % DECIDE_EVERY_ITEMS == 0:
+                for sizer in self._sizers:
+                    sizer.decide()
             yield entry.item
 
     def stop(self) -> None:
@@ -168,6 +174,19 @@ class _StageThreads:
             if worker.busy_s() > self._hang_deadline_s:
                 self._fail(stage_hang(worker, thread, deadline_s=self._hang_deadline_s))
                 return
+
+
+class _QueueSizer:
+    """Asks the rule of ``queue_sizing`` about one queue, which the stage of ``meter`` fills, and does what it says."""
+
+    def __init__(self, queue: BoundedQueue[Any], *, meter: StageMeter) -> None:
+        self._queue, self._meter, self._window = queue, meter, QueueWindow()
+
+    def decide(self) -> None:
+        now = self._queue.counters()
+        seen = self._window.look(now, at_s=time.perf_counter(), p95_produce_s=self._meter.p95_s())
+        if seen is not None:
+            self._queue.resize(next_capacity(now.max_items, seen, max_bytes=self._queue.max_bytes))
 
 
 class _Crew:

@@ -2,15 +2,17 @@
 
 import time
 
+from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.pipeline import Pipeline
 
 
 class ProgressMeter:
     """Counts steps, seeds and seconds between reports. Time outside steps (evaluation, checkpoints) is left out."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
+    def __init__(self, pipeline: Pipeline, *, exchange: Exchange) -> None:
+        self._pipeline, self._exchange = pipeline, exchange
         self._reported_busy_s = dict.fromkeys(pipeline.meters, 0.0)
+        self._reported_starved_s: dict[str, float] = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -29,8 +31,8 @@ class ProgressMeter:
     def take(self) -> dict[str, float]:
         """The numbers since the last call, which at least one step must follow.
 
-        Mean loss, seconds per step (as a whole, by part, and busy per stage), seeds per second of all replicas, and
-        what the queues hold now and held at most.
+        Mean loss, seconds per step (as a whole, by part, busy per stage, and starved per queue), seeds per second of
+        all replicas, what the queues hold now, may hold and held at most; then the figures of the exchange.
         """
         num_steps, total_s = self._num_steps, sum(self._part_s.values())
         values = {
@@ -45,7 +47,13 @@ class ProgressMeter:
         for name, queue in self._pipeline.queues.items():
             counters = queue.counters()
             values[f"{name}_queue_depth"] = float(counters.depth)
+            values[f"{name}_queue_capacity"] = float(counters.max_items)
             values[f"{name}_queue_high_water_bytes"] = float(counters.high_water_bytes)
+            values[f"{name}_queue_starved_s"] = (
+                counters.starved_s - self._reported_starved_s.get(name, 0.0)
+            ) / num_steps
+            self._reported_starved_s[name] = counters.starved_s
+        values |= self._exchange.figures()
         self._clear()
         return values
 

@@ -2,16 +2,21 @@
 
 Every training node is taken exactly once per epoch by exactly one replica, and all replicas make the same number of
 steps: a replica whose part of a short batch is empty still takes the step, with no seeds. The parts of one batch
-differ by at most one seed, so contributions must be weighted by count (``num_seeds``), never averaged over replicas.
+differ by at most one seed, or as their ``shares`` do, so contributions must be weighted by count (``num_seeds``), never
+averaged over replicas.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
 from workers.mqgnn.counter_rng import Stream, mix64_array, stream_key
+
+# step, from 0 over all epochs -> the share of each replica in its seeds, in whole parts; the same on all replicas
+Shares = Callable[[int], Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -24,12 +29,16 @@ class BatchTask:
 
 @dataclass(frozen=True, eq=False)
 class SeedOrder:
-    """The seeds of every step. ``train_nodes`` [n] node numbers, ``batch_size`` seeds per step over all replicas."""
+    """The seeds of every step. ``train_nodes`` [n] node numbers, ``batch_size`` seeds per step over all replicas.
+
+    Without ``shares`` all replicas take equally many.
+    """
 
     train_nodes: np.ndarray
     batch_size: int
     seed: int
     world_size: int = 1
+    shares: Shares | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -49,8 +58,16 @@ class SeedOrder:
     def part(self, *, epoch: int, batch: int, rank: int) -> np.ndarray:
         """The seeds of ``rank`` at global batch ``batch`` (0-based) of ``epoch`` (1-based); may be empty."""
         begin, count = batch * self.batch_size, self.num_seeds(batch)
-        low, high = (begin + count * position // self.world_size for position in (rank, rank + 1))
+        step = (epoch - 1) * self.steps_per_epoch + batch
+        shares = (1,) * self.world_size if self.shares is None else self.shares(step)
+        low, high = (begin + bound for bound in cut_seeds(count, shares)[rank : rank + 2])
         return self.train_nodes[_permutation(len(self.train_nodes), self.seed, epoch)[low:high]]
+
+
+def cut_seeds(count: int, shares: Sequence[int]) -> tuple[int, ...]:
+    """Where ``count`` seeds are cut so that replica i takes its share of them: len(shares) + 1 bounds from 0."""
+    total = sum(shares)
+    return tuple(count * before // total for before in accumulate(shares, initial=0))
 
 
 @lru_cache(maxsize=2)

@@ -4,15 +4,19 @@ A stage turns one item into one item. ``make_worker`` builds the callable, once 
 memory of its own; the pipelined and the serial form run the very same workers.
 """
 
+import math
 import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from workers.errors import StageFailedError
+
+_REMEMBERED_ITEMS = 64  # for the tail of a stage's times: enough for 95 %, few enough to follow a change
 
 
 @dataclass(frozen=True)
@@ -25,16 +29,25 @@ class Stage:
 
 
 class StageMeter:
-    """Seconds that the workers of one stage have worked, waiting left out."""
+    """Seconds that the ``num_workers`` workers of one stage have worked, waiting left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_workers: int = 1) -> None:
         self._lock = threading.Lock()
+        self._num_workers = num_workers
+        self._newest_s: deque[float] = deque(maxlen=_REMEMBERED_ITEMS)
         self.busy_s = 0.0
 
     def add(self, seconds: float) -> None:
         """Count the work on one item."""
         with self._lock:
             self.busy_s += seconds
+            self._newest_s.append(seconds)
+
+    def p95_s(self) -> float:
+        """Seconds from one item to the next, all workers at work, within which 95 % of the newest were made."""
+        with self._lock:
+            newest = sorted(self._newest_s)
+        return newest[math.ceil(0.95 * len(newest)) - 1] / self._num_workers if newest else 0.0
 
 
 class StageWorker:

@@ -3,6 +3,8 @@
     tasks ─▶ sample ─▶ prepare ─▶ (transfer) ─▶ compute ─▶ exchange ─▶ update ─▶ evaluate, checkpoint, report
     └ threads with bounded queues, or in a row ┘ └───────────────────── this thread ──────────────────────┘
 
+How far replicas go together is the plan's ``sync``; what follows holds of ``ddp``.
+
 All random numbers are functions of (seed, epoch, batch, node, …), so a resumed run continues as if it had never
 stopped, and pipelined and serial runs give the same weights bit for bit. Replicas equal one process over the same
 global batches, dropout included, where all fanouts are equal; with others a replica may meet a node at another hop than
@@ -11,6 +13,7 @@ one process does, and then samples it with another fanout. Sampling a node anew 
 
 import numpy as np
 import torch
+from torch import nn
 
 from planner.errors import PlanInvalidError
 from workers.comm.axis import Axis, open_axis
@@ -21,13 +24,14 @@ from workers.models.registry import build_model
 from workers.models.sampled import learn_degrees
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.evaluation import Evaluator
-from workers.mqgnn.exchange import AllReduce
+from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages, choose_reading
 from workers.mqgnn.progress import ProgressMeter, Stopwatch
 from workers.mqgnn.sampling.csc import along
 from workers.mqgnn.seed_order import SeedOrder
+from workers.mqgnn.sync_rules import open_exchange
 from workers.training.divergence import sum_shares
 from workers.training.losses import build_loss
 from workers.training.memory import PeakMemory
@@ -73,25 +77,48 @@ def check_plan(run: RankRun) -> None:
         raise PlanInvalidError(
             f"the plan is for fanouts {run.plan.fanouts}, the spec asks for {run.spec.model.fanouts}; plan again"
         )
+    if run.plan.sync != run.spec.training.sync:
+        raise PlanInvalidError(
+            f"the plan has replicas go together by {run.plan.sync}, the spec asks for {run.spec.training.sync};"
+            " plan again"
+        )
 
 
 def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> dict[str, float]:
     """Build everything from the plan, then take all steps that are left."""
     spec, dtype = run.spec.training, getattr(torch, run.spec.training.dtype)
-    objective = resolve_objective(spec, dataset)
     memory = PeakMemory(run.device)
     memory.start()
     model = build_model(run.spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
     learn_degrees(model, torch.from_numpy(graph.in_degrees(np.arange(graph.num_nodes))))
     model = model.to(run.device, dtype)
     optimizer = build_optimizer(model, spec=spec, decayed=every_parameter)
-    exchange = AllReduce(model, axis=axis)
+    with open_exchange(run.plan.sync, model, optimizer=optimizer, axis=axis) as exchange:
+        return _train_with(
+            exchange, run=run, dataset=dataset, graph=graph, axis=axis, model=model, optimizer=optimizer, memory=memory
+        )
+
+
+def _train_with(
+    exchange: Exchange,
+    *,
+    run: RankRun,
+    dataset: GraphDataset,
+    graph: Graph,
+    axis: Axis,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    memory: PeakMemory,
+) -> dict[str, float]:
+    spec, dtype = run.spec.training, getattr(torch, run.spec.training.dtype)
+    objective = resolve_objective(spec, dataset)
     replica = ReplicaStep(model, optimizer=optimizer, loss=build_loss(objective), exchange=exchange, seed=spec.seed)
     order = SeedOrder(
         train_nodes=(graph.split == TRAIN).nonzero()[0],
         batch_size=run.plan.batch_size,
         seed=spec.seed,
         world_size=run.world_size,
+        shares=exchange.shares,
     )
     stages = build_stages(
         graph,
@@ -106,7 +133,7 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> 
         reading=choose_reading(model, graph, device=run.device, dtype=dtype),
     )
     pipeline = Pipeline(stages, budgets=run.plan.queues, pipelined=run.plan.pipelined)
-    progress = ProgressMeter(pipeline)
+    progress = ProgressMeter(pipeline, exchange=exchange)
     evaluator = Evaluator(graph, axis=axis, device=run.device, dtype=dtype)
     milestones = Milestones(
         run,
@@ -119,6 +146,7 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> 
         axis=axis,
         meter=progress,
         memory=memory,
+        replicas=exchange,
     )
     return _take_all_steps(
         run, order=order, pipeline=pipeline, replica=replica, progress=progress, milestones=milestones

@@ -149,6 +149,7 @@ def _describe_sampled(spec: TrainSpec, model: SampledFields, dataset: GraphDatas
         dataset_fingerprint=dataset.fingerprint,
         uses_dropout=model.dropout > 0,
         dtype=spec.training.dtype,
+        sync=spec.training.sync,
     )
 
 

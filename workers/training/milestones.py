@@ -4,10 +4,11 @@ All of it follows a rule on the step number alone, so that all ranks do the same
 after the first step of this attempt, after every ``report_every_steps``, and with each evaluation and checkpoint; these
 at the ends of their epochs and of the run, evaluation first, so that a checkpoint knows the best model of its epoch.
 A run whose score no longer gets better may end early; the scores are equal on all ranks, so they end together.
+Replicas that step by themselves meet before a report, and agree on their weights before they are scored or saved.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +33,27 @@ class Meter(Protocol):
         """``loss``, ``step_time_s``, ``items_per_s`` (all ranks) and what else there is; clears them."""
 
 
+class Replicas(Protocol):
+    """Replicas that may have gone different ways since they agreed last (``workers.mqgnn.exchange``)."""
+
+    def meet(self) -> None:
+        """Wait until all have taken as many steps."""
+
+    def agree(self) -> None:
+        """As ``meet``, and all hold the same afterwards."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps, in JSON types."""
+
+    def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
+        """Go on after ``step``."""
+
+
 class Milestones:
     """Keeps one rank's part of ``model`` and its ``optimizer`` measured, saved and reported.
 
     ``evaluate`` gives the scores of the present model over all ranks, which are those of ``axis``; it is collective.
-    The learning rate of each step is set here, before it.
+    The learning rate of each step is set here, before it. ``replicas`` is given where ranks step by themselves.
     """
 
     def __init__(
@@ -52,6 +69,7 @@ class Milestones:
         axis: Axis,
         meter: Meter,
         memory: PeakMemory,
+        replicas: Replicas | None = None,
     ) -> None:
         self._run, self._model, self._optimizer, self._dataset = run, model, optimizer, dataset
         self._steps_per_epoch = steps_per_epoch
@@ -59,6 +77,7 @@ class Milestones:
         self._compute_scores, self._axis, self._meter, self._memory = evaluate, axis, meter, memory
         self._checkpoints = CheckpointStore(run.job_dir / "checkpoints", axis=axis, device=run.device)
         self._best = BestModel(metric=objective.metric)
+        self._replicas = replicas
         self._schedule = Schedule(
             run.spec.training.schedule,
             peak=run.spec.training.learning_rate,
@@ -91,6 +110,8 @@ class Milestones:
         self._best = BestModel(**best)
         self._checkpoints.load(reference, tensors=self._tensors())
         self._schedule.load_state_dict(reference.values["schedule"])
+        if self._replicas is not None:
+            self._replicas.load_state_dict(reference.values["replicas"], step=step)
 
     def after_step(self, step: int, *, first: bool) -> dict[str, float]:
         """Do what is due after optimiser step ``step``, the ``first`` of this attempt or not. Collective.
@@ -99,12 +120,13 @@ class Milestones:
         """
         spec = self._run.spec.training
         rate = self._schedule.rate(step)
+        self._gather(step, first=first)
         scores = self._evaluate(step) if self._due(step, every_epochs=spec.eval_every_epochs) else {}
         is_over = self.is_over(step)
         is_saved = is_over or self._due(step, every_epochs=spec.checkpoint_every_epochs)
         checkpoint = self._save(step) if is_saved else None
         self._schedule.apply(self._optimizer, step=step + 1)
-        if not (first or scores or checkpoint or step % self._run.plan.report_every_steps == 0):
+        if not (scores or checkpoint or self._reports(step, first=first)):
             return {}
         values = self._meter.take() | {"learning_rate": rate} | scores
         if is_over:
@@ -120,6 +142,19 @@ class Milestones:
         epoch, into_epoch = divmod(step, self._steps_per_epoch)
         return not into_epoch and (step == self.total_steps or epoch % every_epochs == 0)
 
+    def _reports(self, step: int, *, first: bool) -> bool:
+        return first or step % self._run.plan.report_every_steps == 0
+
+    def _gather(self, step: int, *, first: bool) -> None:
+        """Have replicas that step by themselves agree, or meet, before what all do together after ``step``."""
+        if self._replicas is None:
+            return
+        spec = self._run.spec.training
+        if any(self._due(step, every_epochs=every) for every in (spec.eval_every_epochs, spec.checkpoint_every_epochs)):
+            self._replicas.agree()
+        elif self._reports(step, first=first):
+            self._replicas.meet()
+
     def _evaluate(self, step: int) -> dict[str, float]:
         with self._run.progress.during("evaluation"):
             scores = self._compute_scores()
@@ -131,6 +166,8 @@ class Milestones:
         """Save what every rank holds. Returns where."""
         best = {name: value for name, value in vars(self._best).items() if name != "state"}
         values = {"best": best, "has_best": self._best.state is not None, "schedule": self._schedule.state_dict()}
+        if self._replicas is not None:
+            values["replicas"] = self._replicas.state_dict()
         with self._run.progress.during("checkpoint"):
             check_finite(model_tensors(self._model), names=tensor_names(self._model), axis=self._axis, step=step)
             return self._checkpoints.save(step, tensors=self._tensors(), values=values).folder.uri

@@ -26,7 +26,7 @@ def tensor_names(model: nn.Module) -> list[str]:
 def optimizer_tensors(model: nn.Module, *, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The moments of ``optimizer`` by parameter and kind (``head.weight/exp_avg``), made where there are none yet."""
     names = {parameter: name for name, parameter in model.named_parameters()}
-    _make_moments(optimizer)
+    make_moments(optimizer)
     return {
         f"{names[parameter]}/{kind}": value
         for parameter, moments in optimizer.state.items()
@@ -34,7 +34,7 @@ def optimizer_tensors(model: nn.Module, *, optimizer: torch.optim.Optimizer) -> 
     }
 
 
-def _make_moments(optimizer: torch.optim.Optimizer) -> None:
+def make_moments(optimizer: torch.optim.Optimizer) -> None:
     """Moments are made by the first step: take one that moves nothing, where none has been taken."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if optimizer.state or not parameters:

@@ -1,5 +1,6 @@
 """Training runs put together by hand, without data set, plan or disk: what tests compare with each other."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,21 +8,25 @@ import torch
 from torch import Tensor
 
 from planner.plan import QueueBudget
+from planner.sync import SyncRule
 from tests.kit.objectives import CROSS_ENTROPY
 from workers.comm.axis import Axis
 from workers.data.graph import TRAIN, Graph
 from workers.model_specs import SamplerName
 from workers.models.sampled import build_sampled_gnn
 from workers.mqgnn.engine import ReplicaStep
-from workers.mqgnn.exchange import AllReduce
+from workers.mqgnn.exchange import Exchange
+from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages, choose_reading
 from workers.mqgnn.seed_order import SeedOrder
+from workers.mqgnn.sync_rules import open_exchange
 from workers.spec import SPEC_OF_MODEL, TrainingSpec
 from workers.training.optimizer import build_optimizer, every_parameter
 
 ALONE = Axis()
 CPU = torch.device("cpu")
+DDP = SyncRule()
 BUDGETS = (
     QueueBudget(name="sample", max_items=3, max_bytes=2**20),
     QueueBudget(name="prepare", max_items=2, max_bytes=2**20),
@@ -43,39 +48,52 @@ class Settings:
     num_sampling_workers: int = 1
     sampler: SamplerName = "uniform"
     in_place: bool = False
+    sync: SyncRule = DDP
+    learning_rate: float = 0.01
+    slowness: tuple[int, ...] = ()  # how often each replica computes a step
 
 
-def train_by_hand(graph: Graph, settings: Settings, *, axis: Axis = ALONE) -> tuple[dict[str, Tensor], list[float]]:
-    """(weights at the end, loss of every step) of one replica."""
+def train_by_hand(
+    graph: Graph, settings: Settings, *, axis: Axis = ALONE, watch: Callable[[Exchange, MiniBatch], None] | None = None
+) -> tuple[dict[str, Tensor], list[float]]:
+    """(weights at the end, loss of every step) of one replica; ``watch`` looks at each step after its update."""
     torch.manual_seed(settings.seed)
     kind = SPEC_OF_MODEL[settings.model]
     spec = kind(name=settings.model, hidden_size=16, dropout=settings.dropout, fanouts=settings.fanouts)
     model = build_sampled_gnn(spec, num_features=graph.features.num_features, num_classes=int(graph.y.max()) + 1).to(
         settings.dtype
     )
-    order = SeedOrder(np.flatnonzero(graph.split == TRAIN), settings.batch_size, settings.seed, world_size=axis.size)
-    stages = build_stages(
-        graph,
-        order=order,
-        fanouts=settings.fanouts,
-        rank=axis.index,
-        device=CPU,
-        dtype=settings.dtype,
-        num_sampling_workers=settings.num_sampling_workers,
-        sampler=settings.sampler,
-        reading=choose_reading(model, graph, device=CPU, dtype=settings.dtype) if settings.in_place else "gathered",
-    )
-    replica = ReplicaStep(
-        model,
-        optimizer=build_optimizer(model, spec=TrainingSpec(), decayed=every_parameter),
-        loss=CROSS_ENTROPY,
-        exchange=AllReduce(model, axis=axis),
-        seed=settings.seed,
-    )
+    training = TrainingSpec(learning_rate=settings.learning_rate)
+    optimizer = build_optimizer(model, spec=training, decayed=every_parameter)
     losses = []
-    pipeline = Pipeline(stages, budgets=BUDGETS, pipelined=settings.pipelined)
-    with pipeline.run(order.tasks(0, settings.epochs * order.steps_per_epoch)) as batches:
-        for batch in batches:
-            losses.append(sum(replica.exchange(replica.compute(batch))))
-            replica.update()
+    with open_exchange(settings.sync, model, optimizer=optimizer, axis=axis) as exchange:
+        order = SeedOrder(
+            np.flatnonzero(graph.split == TRAIN),
+            settings.batch_size,
+            settings.seed,
+            world_size=axis.size,
+            shares=exchange.shares,
+        )
+        stages = build_stages(
+            graph,
+            order=order,
+            fanouts=settings.fanouts,
+            rank=axis.index,
+            device=CPU,
+            dtype=settings.dtype,
+            num_sampling_workers=settings.num_sampling_workers,
+            sampler=settings.sampler,
+            reading=choose_reading(model, graph, device=CPU, dtype=settings.dtype) if settings.in_place else "gathered",
+        )
+        replica = ReplicaStep(model, optimizer=optimizer, loss=CROSS_ENTROPY, exchange=exchange, seed=settings.seed)
+        pipeline = Pipeline(stages, budgets=BUDGETS, pipelined=settings.pipelined)
+        with pipeline.run(order.tasks(0, settings.epochs * order.steps_per_epoch)) as batches:
+            for batch in batches:
+                for _ in range(settings.slowness[axis.index] if settings.slowness else 1):
+                    loss = replica.compute(batch)
+                losses.append(sum(replica.exchange(loss)))
+                replica.update()
+                if watch is not None:
+                    watch(exchange, batch)
+        exchange.agree()
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}, losses

@@ -1,0 +1,42 @@
+"""How the replicas of a sampled GNN come to one model: a rule of the job, which the plan hands on to the ranks.
+
+The symbols are those of ``docs/spec.md``: s steps of lead, δ drift, H steps between synchronisations.
+"""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from planner.frozen import Frozen
+
+SyncName = Literal["ddp", "racom", "local_sgd"]
+
+
+class SyncRule(Frozen):
+    """``ddp`` sums gradients in every step, ``local_sgd`` averages weights every ``first_period`` steps.
+
+    ``racom`` lets replicas step by themselves within bounds: none is more than ``staleness`` steps ahead of the
+    slowest, and none moves further than ``drift`` (a part of the reference's norm) from the weights agreed last. The
+    period adapts: the less of QSR (Gu et al., ICLR 2024: ``base_period``, ``growth_rate``) and AdaComm (Wang & Joshi,
+    MLSys 2019: ``first_period``), at most ``max_period``.
+    """
+
+    name: SyncName = "ddp"
+    staleness: int = Field(default=8, ge=0, le=1_000_000, description="s: steps ahead of the slowest replica")
+    drift: float = Field(default=0.2, ge=0, lt=1, description="δ: distance from the reference, in parts of its norm")
+    first_period: int = Field(default=16, ge=1, le=1_000_000, description="τ₀, and the period of local_sgd")
+    base_period: int = Field(default=8, ge=1, le=1_000_000, description="H_base: what QSR gives at least")
+    growth_rate: float = Field(default=0.0175, gt=0, le=10, description="α of QSR, in units of the learning rate")
+    max_period: int = Field(default=128, ge=1, le=1_000_000, description="H_max")
+    push: bool = Field(default=False, description="send summed gradients to peers between synchronisations")
+
+    @model_validator(mode="after")
+    def _within_the_longest(self) -> "SyncRule":
+        if self.name == "racom" and self.base_period > self.max_period:
+            raise ValueError(f"sync.base_period {self.base_period} must be at most sync.max_period {self.max_period}")
+        return self
+
+    @property
+    def every_step(self) -> bool:
+        """Whether gradients are summed in every step and all replicas take equal shares, as no lead or drift is let."""
+        return self.name == "ddp" or (self.name == "racom" and (self.staleness == 0 or self.drift == 0))

@@ -1,0 +1,74 @@
+"""Local SGD (Stich, ICLR 2019): every replica steps by itself, and every H steps all take the mean of their weights.
+
+Equal shares, a fixed period, and everybody waits at each mean: the plain form that ``racom`` is measured against.
+Moments stay the replica's own, but where replicas agree (evaluation, checkpoint).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workers.comm.axis import Axis
+from workers.mqgnn.exchange import Exchange, lay_out_gradients
+from workers.mqgnn.racom.flight import Flight
+from workers.mqgnn.racom.weights import ReplicaWeights
+
+
+class LocalSGD(Exchange):
+    """Means of the weights over ``axis`` every ``period`` steps, weighted by seeds."""
+
+    def __init__(self, model: nn.Module, *, optimizer: torch.optim.Optimizer, axis: Axis, period: int) -> None:
+        self._axis, self._period = axis, period
+        self._buckets = lay_out_gradients(model)
+        self._weights = ReplicaWeights(model, optimizer=optimizer)
+        self._losses = torch.zeros(axis.size, dtype=torch.float64)
+        self._clock = self._num_seeds = self._num_seeds_since = 0
+        self._share = 0.0
+
+    def zero(self) -> None:
+        """Clear all buckets."""
+        for bucket in self._buckets:
+            bucket.zero_()
+
+    def divisor(self, *, num_seeds: int, num_seeds_all: int) -> int:
+        """The replica's own seeds: its gradient is a mean over them."""
+        self._num_seeds, self._share = num_seeds, num_seeds / num_seeds_all
+        return max(1, num_seeds)
+
+    def combine(self, loss: Tensor) -> Tensor:
+        """The share of each replica in the mean loss; others' as of the last mean."""
+        self._losses[self._axis.index] = float(loss) * self._share
+        return self._losses.clone()
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Step, then take the mean if it is due. Collective then."""
+        if self._num_seeds:
+            optimizer.step()
+        self._num_seeds_since += self._num_seeds
+        self._clock += 1
+        if self._clock % self._period == 0:
+            self._average(self._weights.averaged_weights)
+
+    def agree(self) -> None:
+        """Take the mean of weights and moments. Collective."""
+        self._average(self._weights.everything)
+
+    def figures(self) -> dict[str, float]:
+        """The period and the bytes sent so far."""
+        return super().figures() | {"sync_period": float(self._period)}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
+        """Go on after ``step``."""
+        self._clock = step
+
+    def _average(self, tensors: list[Tensor]) -> None:
+        own = float(self._losses[self._axis.index])
+        flight = Flight(tensors, weight=self._num_seeds_since, axis=self._axis, own=own)
+        landed = flight.wait()
+        self.bytes_sent += flight.bytes_sent
+        if landed.weight:  # else nobody has moved since the last mean
+            torch._foreach_copy_(tensors, landed.means)
+        self._losses[:] = torch.tensor(landed.numbers)
+        self._num_seeds_since = 0
