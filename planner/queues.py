@@ -189,10 +189,14 @@ def estimate_sampled_memory(
         + memory.sync_bytes(profile.parameter_bytes, rule=shape.sync, num_ranks=profile.key.num_ranks)
     )
     queued = {queue.name: queue.max_bytes for queue in queues}
-    held = [max(queued[stage.stage], _large_item_bytes(stage)) if queued else 0 for stage in rates.feeding]
-    in_hand = _large_item_bytes(rates.feeding[-1])
-    feeding = samplers * rates.sample.peak_bytes + rates.prepare.peak_bytes
-    compute = rates.compute[candidate.num_threads].peak_bytes
+    share = shape.sync.largest_share(num_ranks=profile.key.num_ranks)
+    held = [
+        max(queued[stage.stage], math.ceil(share * _large_item_bytes(stage))) if queued else 0
+        for stage in rates.feeding
+    ]
+    in_hand = math.ceil(share * _large_item_bytes(rates.feeding[-1]))
+    feeding = math.ceil(share * (samplers * rates.sample.peak_bytes + rates.prepare.peak_bytes))
+    compute = math.ceil(share * rates.compute[candidate.num_threads].peak_bytes)
     pause = max(_evaluation_bytes(shape), memory.checkpoint_bytes(profile.parameter_bytes))
 
     def highest(feeding: int, compute: int) -> int:
@@ -201,9 +205,10 @@ def estimate_sampled_memory(
     if rates.transfer is None:
         both = memory.with_margin(graph + state + sum(held) + in_hand + highest(feeding, compute))
         return SampledMemory(model_bytes=both, host_bytes=both)
-    page_locked = _large_item_bytes(rates.transfer)
+    page_locked = math.ceil(share * _large_item_bytes(rates.transfer))
+    copied = math.ceil(share * rates.transfer.peak_bytes)
     return SampledMemory(
-        model_bytes=memory.with_margin(state + held[-1] + in_hand + highest(rates.transfer.peak_bytes, compute)),
+        model_bytes=memory.with_margin(state + held[-1] + in_hand + highest(copied, compute)),
         host_bytes=memory.with_margin(graph + sum(held[:-1]) + page_locked + highest(feeding, 0)),
     )
 

@@ -9,6 +9,10 @@ from pydantic import Field, model_validator
 
 from planner.frozen import Frozen
 
+# Chosen: a replica takes at most so many equal shares of a step's seeds, however slow the others are: its memory is
+# planned for that.
+LARGEST_SHARE = 2.0
+
 SyncName = Literal["ddp", "racom", "local_sgd"]
 
 
@@ -40,3 +44,8 @@ class SyncRule(Frozen):
     def every_step(self) -> bool:
         """Whether gradients are summed in every step and all replicas take equal shares, as no lead or drift is let."""
         return self.name == "ddp" or (self.name == "racom" and (self.staleness == 0 or self.drift == 0))
+
+    def largest_share(self, *, num_ranks: int) -> float:
+        """The most seeds that a replica may take in a step, in equal shares."""
+        deals_by_rate = self.name == "racom" and not self.every_step and num_ranks > 1
+        return LARGEST_SHARE if deals_by_rate else 1.0

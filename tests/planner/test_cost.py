@@ -15,6 +15,7 @@ from planner.errors import PlanInvalidError
 from planner.fitting import Link, Work, fit_profile
 from planner.profiles import LinkSample, ShardCounts, Traffic
 from planner.space import Candidate, build_plan
+from planner.sync import SyncRule
 from tests.planner.made_up import MIB, transformer_profile, transformer_shape
 from workers.comm.axis import Axis
 from workers.comm.ring import RingExchange
@@ -156,6 +157,16 @@ def test_model_state_is_five_times_the_parameters():
     assert memory.gradient_bucket_bytes(1_000, num_ranks=1) == 0
     assert memory.gradient_bucket_bytes(1_000, num_ranks=2) == 1_000
     assert memory.checkpoint_bytes(1_000) == 8_000
+
+
+def test_replicas_that_step_by_themselves_keep_messages_copies_and_pushes():
+    def by_hand(num_ranks: int = 2, **rule) -> int:
+        return memory.sync_bytes(1_000, rule=SyncRule(**rule), num_ranks=num_ranks)
+
+    assert by_hand(name="ddp") == by_hand(name="racom", staleness=0) == by_hand(name="racom", num_ranks=1) == 0
+    assert by_hand(name="local_sgd") == 10_000
+    assert by_hand(name="racom") == 17_000
+    assert by_hand(name="racom", push=True, num_ranks=3) == 26_000
 
 
 def test_index_inputs_and_ring_buffers_by_hand():

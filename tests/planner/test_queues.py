@@ -10,6 +10,7 @@ from planner import queues
 from planner.cost import memory
 from planner.errors import ProfileMismatchError
 from planner.queues import QueueCandidate
+from planner.sync import SyncRule
 from tests.planner.made_up import MIB, sampled_profile, sampled_shape
 
 SERIAL = QueueCandidate(pipelined=False, num_sampling_workers=1, num_threads=1)
@@ -202,3 +203,19 @@ def test_a_profile_without_a_stage_is_refused_by_name(missing):
 def test_other_batch_sizes_are_not_mixed_in():
     with pytest.raises(ProfileMismatchError, match="at 99 seeds"):
         queues.read_rates(sampled_profile(sampled_shape(), num_ranks=2), batch_size=99)
+
+
+def test_the_plan_hands_the_jobs_rule_on_and_counts_what_its_replicas_keep_and_may_take():
+    def needed(rule: SyncRule) -> int:
+        shape = sampled_shape(sync=rule)
+        profile = sampled_profile(shape, num_ranks=2)
+        rates = queues.read_rates(profile, batch_size=256)
+        found = queues.estimate_sampled_memory(SERIAL, shape=shape, rates=rates, queues=(), profile=profile)
+        plan = queues.build_sampled_plan(SERIAL, shape=shape, num_ranks=2, queues=())
+        assert plan.sync == rule
+        return found.model_bytes
+
+    every_step = needed(SyncRule())
+    assert needed(SyncRule(name="racom", drift=0)) == every_step
+    assert needed(SyncRule(name="local_sgd")) > every_step
+    assert needed(SyncRule(name="racom")) - every_step > 4 * MIB  # at twice the seeds, compute alone takes 4 MiB more

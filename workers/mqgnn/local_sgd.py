@@ -20,7 +20,7 @@ class LocalSGD(Exchange):
     """Means of the weights over ``axis`` every ``period`` steps, weighted by seeds."""
 
     def __init__(self, model: nn.Module, *, optimizer: torch.optim.Optimizer, axis: Axis, period: int) -> None:
-        self._axis, self._period = axis, period
+        self._axis, self.period = axis, period
         self._buckets = lay_out_gradients(model)
         self._weights = ReplicaWeights(model, optimizer=optimizer)
         self._losses = torch.zeros(axis.size, dtype=torch.float64)
@@ -48,7 +48,7 @@ class LocalSGD(Exchange):
             optimizer.step()
         self._num_seeds_since += self._num_seeds
         self._clock += 1
-        if self._clock % self._period == 0:
+        if self._clock % self.period == 0:
             self._average(self._weights.averaged_weights)
 
     def agree(self) -> None:
@@ -57,7 +57,7 @@ class LocalSGD(Exchange):
 
     def figures(self) -> dict[str, float]:
         """The period and the bytes sent so far."""
-        return super().figures() | {"sync_period": float(self._period)}
+        return super().figures() | {"sync_period": float(self.period)}
 
     def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
         """Go on after ``step``."""

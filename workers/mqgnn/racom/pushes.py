@@ -5,6 +5,7 @@ the receiver then fetches it when it next comes by, and mixes it into its own gr
 old, or from before the receiver's reference (whose mean holds it already), is dropped.
 """
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,33 @@ class Push:
     num_seeds: float
 
 
+class _Message:
+    """A tensor on its way to or from one peer. A thread waits for it: gloo tells of such an end only who waits."""
+
+    def __init__(self, tensor: Tensor, works: Sequence[dist.Work]) -> None:
+        self.tensor = tensor
+        self._works = works
+        self._error: Exception | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._wait, name="racom-push", daemon=True).start()
+
+    def has_ended(self) -> bool:
+        """Whether it has come, or left. Raises what the communicator met."""
+        if self._error is not None:
+            raise self._error
+        return self._ended.is_set()
+
+    def _wait(self) -> None:
+        try:
+            for work in self._works:
+                work.wait()
+            if self.tensor.is_cuda:
+                torch.cuda.current_stream(self.tensor.device).synchronize()
+        except Exception as error:  # a peer is gone
+            self._error = error
+        self._ended.set()
+
+
 class Pushes:
     """The pushes from and to the replica at ``axis.index``; ``gradients`` is where its own gradients lie."""
 
@@ -37,8 +65,8 @@ class Pushes:
         self._peers = [place for place in range(axis.size) if place != axis.index]
         self._sum = [torch.zeros_like(gradient) for gradient in gradients]
         self._num_seeds = 0
-        self._sending: tuple[Tensor, list[dist.Work]] | None = None
-        self._receiving: dict[int, tuple[Tensor, dist.Work]] = {}
+        self._sending: _Message | None = None
+        self._receiving: dict[int, _Message] = {}
         self._num_received = dict.fromkeys(self._peers, 0)
         self.num_pushed = self.bytes_sent = self.num_dropped = self.num_mixed = self.age_sum = 0
 
@@ -59,8 +87,7 @@ class Pushes:
         flat = torch.cat([part.reshape(-1) for part in self._sum])
         message = torch.cat((flat, flat.new_tensor([clock, version, self._num_seeds])))
         assert self._axis.group is not None
-        works = [self._axis.group.send([message], peer, 0) for peer in self._peers]
-        self._sending = (message, works)
+        self._sending = _Message(message, [self._axis.group.send([message], peer, 0) for peer in self._peers])
         self.bytes_sent += message.nbytes * len(self._peers)
         self.num_pushed += 1
         self.forget()
@@ -68,24 +95,24 @@ class Pushes:
 
     def has_left(self) -> bool:
         """Whether nothing of ours is under way."""
-        return self._sending is None or all(work.is_completed() for work in self._sending[1])
+        return self._sending is None or self._sending.has_ended()
 
     def fetch(self, lines: Sequence[Line]) -> list[Push]:
         """What has arrived since the last call; starts to receive what the lines announce."""
         arrived = []
-        for peer, (message, work) in list(self._receiving.items()):
-            if work.is_completed():
-                work.wait()
+        for peer, message in list(self._receiving.items()):
+            if message.has_ended():
                 del self._receiving[peer]
                 self._num_received[peer] += 1
-                clock, version, num_seeds = message[-_NUM_FIGURES:].tolist()
-                arrived.append(Push(message[:-_NUM_FIGURES], int(clock), int(version), num_seeds))
+                gradient, figures = message.tensor[:-_NUM_FIGURES], message.tensor[-_NUM_FIGURES:]
+                clock, version, num_seeds = figures.tolist()
+                arrived.append(Push(gradient, clock=int(clock), version=int(version), num_seeds=num_seeds))
         for peer in self._peers:
             if peer not in self._receiving and lines[peer].num_pushed > self._num_received[peer]:
                 size = sum(part.numel() for part in self._sum) + _NUM_FIGURES
-                message = self._sum[0].new_empty(size)
+                place = self._sum[0].new_empty(size)
                 assert self._axis.group is not None
-                self._receiving[peer] = (message, self._axis.group.recv([message], peer, 0))
+                self._receiving[peer] = _Message(place, [self._axis.group.recv([place], peer, 0)])
         return arrived
 
     def is_drained(self, lines: Sequence[Line]) -> bool:

@@ -6,12 +6,13 @@ Nothing here holds state or tensors, so every rule is replayed in tests. ``worke
 import math
 from collections.abc import Sequence
 
-from planner.sync import SyncRule
+from planner.sync import LARGEST_SHARE, SyncRule
 
 # How finely seeds are dealt: shares are whole parts of so many per replica.
 PARTS_PER_REPLICA = 256
 # Chosen: a replica keeps this much of an equal share, or its rate would no longer be measured.
 _LEAST_SHARE = 1 / 16
+_BISECTIONS = 100  # of the common factor of all rates, to the last bit of a double
 # κ is halved and doubled by these (the contract of RaCoM), and does not fall where doubling could not bring it back.
 _NEAR_THE_BOUND, _FAR_FROM_THE_BOUND, _LEAST_KAPPA = 0.8, 0.3, 2.0**-10
 
@@ -57,18 +58,25 @@ def next_kappa(kappa: float, *, drift_over_bound: float) -> float:
 def deal_shares(rates: Sequence[float]) -> tuple[int, ...]:
     """The share of each replica in every step's seeds, in whole parts, by its ``rates`` (seeds per second).
 
-    All take as many steps, so shares in proportion to rates let all take equally long. Until every rate is known
-    (positive) the shares are equal. What rounding leaves over goes to the largest remainders, the earlier of equals.
+    All take as many steps, so shares in proportion to rates let all take equally long; none is below the least or above
+    the largest. Until every rate is known (positive) the shares are equal. What rounding leaves over goes to the
+    largest remainders, the earlier of equals.
     """
     num = len(rates)
     if not all(math.isfinite(rate) and rate > 0 for rate in rates):
         return (PARTS_PER_REPLICA,) * num
-    total, least = PARTS_PER_REPLICA * num, PARTS_PER_REPLICA * _LEAST_SHARE
-    raised = [max(least, total * rate / math.fsum(rates)) for rate in rates]
-    over = (math.fsum(raised) - total) / math.fsum(part - least for part in raised)
-    exact = [part - over * (part - least) for part in raised]
+    total, least, most = (PARTS_PER_REPLICA * part for part in (num, _LEAST_SHARE, LARGEST_SHARE))
+
+    def scaled(factor: float) -> list[float]:
+        return [min(max(factor * rate, least), most) for rate in rates]
+
+    low, high = 0.0, most / min(rates)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if math.fsum(scaled(middle)) > total else (middle, high)
+    exact = scaled(low)
     shares = [math.floor(part) for part in exact]
-    left = total - sum(shares)
+    left = int(total) - sum(shares)
     for place in sorted(range(num), key=lambda place: shares[place] - exact[place])[:left]:
         shares[place] += 1
     return tuple(shares)

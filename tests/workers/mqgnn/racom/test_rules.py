@@ -93,6 +93,11 @@ def test_a_replica_a_third_as_fast_takes_a_third_of_the_others_seeds():
     assert deal_shares([100.0, 100.0, 100.0]) == (256, 256, 256)
 
 
+def test_no_replica_takes_more_than_twice_an_equal_share():
+    assert deal_shares([1000.0, 1.0, 1.0, 1.0]) == (512, 171, 171, 170)
+    assert max(deal_shares([1000.0, 1.0])) == 512 - 16
+
+
 def test_shares_are_equal_until_every_rate_is_known():
     assert deal_shares([300.0, 0.0]) == deal_shares([math.nan, 5.0]) == (256, 256)
 
