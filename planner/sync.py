@@ -3,7 +3,7 @@
 The symbols are those of ``docs/spec.md``: s steps of lead, δ drift, H steps between synchronisations.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,7 @@ class SyncRule(Frozen):
     ``racom`` lets replicas step by themselves within bounds: none is more than ``staleness`` steps ahead of the
     slowest, and none moves further than ``drift`` (a part of the reference's norm) from the weights agreed last. The
     period adapts: the less of QSR (Gu et al., ICLR 2024: ``base_period``, ``growth_rate``) and AdaComm (Wang & Joshi,
-    MLSys 2019: ``first_period``), at most ``max_period``.
+    MLSys 2019: ``first_period``), at most ``max_period``. A bare name stands for a rule with all else as it is here.
     """
 
     name: SyncName = "ddp"
@@ -33,6 +33,11 @@ class SyncRule(Frozen):
     growth_rate: float = Field(default=0.0175, gt=0, le=10, description="α of QSR, in units of the learning rate")
     max_period: int = Field(default=128, ge=1, le=1_000_000, description="H_max")
     push: bool = Field(default=False, description="send summed gradients to peers between synchronisations")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_name(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def _within_the_longest(self) -> "SyncRule":

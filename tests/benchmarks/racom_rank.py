@@ -39,7 +39,8 @@ from workers.spec import SampledGNNSpec, TrainingSpec
 from workers.training.optimizer import build_optimizer, every_parameter
 
 CPU = torch.device("cpu")
-FANOUTS, NUM_CLASSES, NUM_FEATURES, DEGREE = (3, 3, 3), 16, 100, 40
+FANOUTS, NUM_CLASSES, NUM_FEATURES = (3, 3, 3), 16, 100
+GRAPH = {"degree": 80, "noise": 0.02}  # four neighbours in five share the class
 SNAPSHOT_EVERY_STEPS = 4  # of ddp, which agrees in every step
 _DDP_BUCKET_MB = 0.5  # small against the model, so that its first bucket leaves early in backward
 
@@ -229,7 +230,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rank, size = settings["rank"], settings["world_size"]
     dist.init_process_group("gloo", init_method=settings["address"], rank=rank, world_size=size)
-    graph = clustered_graph(settings["num_nodes"], degree=DEGREE, num_features=NUM_FEATURES, num_classes=NUM_CLASSES)
+    graph = clustered_graph(settings["num_nodes"], num_features=NUM_FEATURES, num_classes=NUM_CLASSES, **GRAPH)
     axis = open_axis((tuple(range(size)),), rank=rank)
     replica = Replica(graph, axis, hidden_size=settings["hidden_size"], learning_rate=settings["learning_rate"])
     actions = {"calibrate": calibrate, "train": train}

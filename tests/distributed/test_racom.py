@@ -9,13 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from planner.errors import PlanInvalidError
 from planner.sync import SyncRule
+from tests.distributed.racom_runs import EPOCHS, SAVED_AT, STEPS_PER_EPOCH, make_run, run_whole
 from tests.distributed.test_mqgnn_replicas import line
 from tests.kit.gloo_pool import GlooPool
 from tests.workers.mqgnn.graphs import clustered_graph
 from tests.workers.mqgnn.runs import Settings, train_by_hand
+from workers.data.datasets import load_dataset
 from workers.data.graph import TRAIN
+from workers.data.paths import DataPaths
 from workers.mqgnn.racom.exchange import Racom
+from workers.mqgnn.train import train
+from workers.spec import DatasetSpec
 
 GRAPH = clustered_graph(300, degree=10)
 RULE = SyncRule(name="racom", staleness=4, drift=0.3, first_period=5, base_period=5)
@@ -117,11 +123,11 @@ def test_replicas_of_one_version_are_never_further_apart_than_twice_the_drift(po
 
 
 def test_all_end_with_the_same_weights_and_learn(pool):
-    courses = pool.run(run, replace(SETTINGS, epochs=20), world_size=3)
+    courses = pool.run(run, replace(SETTINGS, epochs=20, learning_rate=0.01, dropout=0.0), world_size=3)
     first = courses[0].weights
     assert all(torch.equal(first[name], course.weights[name]) for course in courses for name in first)
     assert max(course.losses[-1] for course in courses) < 0.6 * courses[0].losses[0]
-    assert courses[0].steps[-1].version >= 120 // 5 // 2
+    assert courses[0].steps[-1].version >= len(courses[0].steps) // 10  # a period is 5 steps, or less
 
 
 @pytest.mark.parametrize("slowness", [(), (1, 6)])
@@ -183,3 +189,30 @@ def test_local_sgd_agrees_every_period_and_at_the_end(pool):
 def test_runs_leave_no_thread_behind(pool):
     first, second = (pool.run(run, replace(SETTINGS, epochs=1), world_size=2)[0].num_threads for _ in range(2))
     assert second <= first
+
+
+@pytest.mark.parametrize("resumed_with", [3, 2])
+def test_versions_and_clocks_go_on_and_every_seed_is_taken_once(pool, tmp_path, resumed_with):
+    before = pool.run(run_whole, str(tmp_path), 18, world_size=3)
+    after = pool.run(run_whole, str(tmp_path), None, world_size=resumed_with)
+    saved = next(report for report in before[0][0] if report.step == SAVED_AT)
+    assert saved.checkpoint
+    assert saved.values["sync_version"] >= 3
+    steps = [[report.step for report in reports] for reports, _ in after]
+    assert steps == [[16, 18, 20, 22, 24, 26, 28, 30]] * resumed_with
+    versions = [report.values["sync_version"] for report in after[0][0]]
+    assert versions[0] >= saved.values["sync_version"]
+    assert versions == sorted(versions)
+    assert versions[-1] > versions[0]
+    assert after[0][0][-1].values["done"] == 1
+    graph = load_dataset(DatasetSpec(name="sbm"), paths=DataPaths(root=None, cache=tmp_path / "cache")).graphs[0]
+    train_nodes = Counter(np.flatnonzero(graph.split == TRAIN).tolist())
+    for epoch in range(EPOCHS):
+        course = before if (epoch + 1) * STEPS_PER_EPOCH <= SAVED_AT else after
+        part = range(epoch * STEPS_PER_EPOCH + 1, (epoch + 1) * STEPS_PER_EPOCH + 1)
+        assert Counter(seed for _, taken in course for step in part for seed in taken[step]) == train_nodes
+
+
+def test_a_plan_with_another_rule_is_refused(tmp_path):
+    with pytest.raises(PlanInvalidError, match="the plan has replicas go together by name='racom'"):
+        train(make_run(0, 1, str(tmp_path), None, asked=SyncRule()))

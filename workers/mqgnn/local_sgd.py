@@ -23,9 +23,8 @@ class LocalSGD(Exchange):
         self._axis, self.period = axis, period
         self._buckets = lay_out_gradients(model)
         self._weights = ReplicaWeights(model, optimizer=optimizer)
-        self._losses = torch.zeros(axis.size, dtype=torch.float64)
+        self._losses: Tensor | None = None  # of each replica, as it told last
         self._clock = self._num_seeds = self._num_seeds_since = 0
-        self._share = 0.0
 
     def zero(self) -> None:
         """Clear all buckets."""
@@ -34,13 +33,15 @@ class LocalSGD(Exchange):
 
     def divisor(self, *, num_seeds: int, num_seeds_all: int) -> int:
         """The replica's own seeds: its gradient is a mean over them."""
-        self._num_seeds, self._share = num_seeds, num_seeds / num_seeds_all
+        self._num_seeds = num_seeds
         return max(1, num_seeds)
 
     def combine(self, loss: Tensor) -> Tensor:
-        """The share of each replica in the mean loss; others' as of the last mean."""
-        self._losses[self._axis.index] = float(loss) * self._share
-        return self._losses.clone()
+        """The share of each replica in the mean loss: others' as of the last mean, before the first as this one's."""
+        if self._losses is None:
+            self._losses = torch.full((self._axis.size,), float(loss), dtype=torch.float64)
+        self._losses[self._axis.index] = float(loss)
+        return self._losses / self._axis.size
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """Step, then take the mean if it is due. Collective then."""
@@ -64,11 +65,11 @@ class LocalSGD(Exchange):
         self._clock = step
 
     def _average(self, tensors: list[Tensor]) -> None:
-        own = float(self._losses[self._axis.index])
+        own = 0.0 if self._losses is None else float(self._losses[self._axis.index])
         flight = Flight(tensors, weight=self._num_seeds_since, axis=self._axis, own=own)
         landed = flight.wait()
         self.bytes_sent += flight.bytes_sent
         if landed.weight:  # else nobody has moved since the last mean
             torch._foreach_copy_(tensors, landed.means)
-        self._losses[:] = torch.tensor(landed.numbers)
+        self._losses = torch.tensor(landed.numbers, dtype=torch.float64)
         self._num_seeds_since = 0

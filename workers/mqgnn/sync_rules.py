@@ -29,7 +29,7 @@ def open_exchange(
         return
     means, pushes = (open_axis((axis.ranks,), rank=axis.ranks[axis.index]) for _ in range(2))
     try:
-        exchange = Racom(model, optimizer=optimizer, rule=rule, axis=axis, means=means, pushes=pushes)
+        exchange = Racom(model, optimizer=optimizer, rule=rule, means=means, pushes=pushes)
         try:
             yield exchange
         finally:

@@ -24,14 +24,23 @@ def graph_of_edges(
 
 
 def clustered_graph(
-    num_nodes: int = 300, *, num_classes: int = 3, num_features: int = 8, degree: int = 6, seed: int = 0
+    num_nodes: int = 300,
+    *,
+    num_classes: int = 3,
+    num_features: int = 8,
+    degree: int = 6,
+    seed: int = 0,
+    noise: float = 0.2,
 ) -> Graph:
-    """A learnable graph: most neighbours share the class, features point to it; parts are 60, 20, 20 per cent."""
+    """A learnable graph: most neighbours share the class, features point to it; parts are 60, 20, 20 per cent.
+
+    ``noise`` is the part of the pairs of other classes that become edges.
+    """
     rng = np.random.default_rng(seed)
     y = rng.integers(num_classes, size=num_nodes)
     sources = rng.integers(num_nodes, size=num_nodes * degree // 2 * 2)
     targets = rng.integers(num_nodes, size=len(sources))
-    kept = (y[sources] == y[targets]) | (rng.random(len(sources)) < 0.2)
+    kept = (y[sources] == y[targets]) | (rng.random(len(sources)) < noise)
     indptr, indices = from_edges(sources[kept], targets[kept], num_nodes=num_nodes)
     x = rng.standard_normal((num_nodes, num_features)) + 1.5 * np.eye(num_classes, num_features)[y]
     return Graph(

@@ -27,7 +27,7 @@ class Line:
     wants: int = 0
     kind: str = ""
     seeds_per_s: float = 0.0
-    loss: float = 0.0  # its share of the mean loss of its latest step
+    loss: float | None = None  # the mean over its seeds of its latest step
     num_pushed: int = 0
 
     def encode(self) -> str:

@@ -32,6 +32,7 @@ from workers.mqgnn.racom.board import Board
 from workers.mqgnn.racom.dealing import Dealing
 from workers.mqgnn.racom.flight import Flight, Landed
 from workers.mqgnn.racom.meters import RacomMeters
+from workers.mqgnn.racom.pace import Pace, Since
 from workers.mqgnn.racom.pushes import Pushes
 from workers.mqgnn.racom.weights import ReplicaWeights, distance
 
@@ -49,21 +50,11 @@ class _Underway:
     num_steps: int = 0
 
 
-@dataclass
-class _Since:
-    """What this replica has done since it last gave to a mean."""
-
-    num_steps: int = 0
-    num_seeds: int = 0  # of its own steps
-    loss_sum: float = 0.0  # over as many
-    loss_seeds: int = 0
-    drift_over_bound: float = 0.0
-
-
 class Racom(Exchange):
-    """The rule of one replica of those on ``axis``. ``optimizer`` trains ``model``; its moments are part of every mean.
+    """The rule of one replica. ``optimizer`` trains ``model``; its moments are part of every mean.
 
-    ``means`` and ``pushes`` are lines of the same replicas with groups of their own, which the caller closes.
+    ``means`` and ``pushes`` are lines of all replicas with groups of their own, made for this exchange and closed by
+    the caller; the board lies in the store of the first.
     """
 
     def __init__(
@@ -72,25 +63,24 @@ class Racom(Exchange):
         *,
         optimizer: torch.optim.Optimizer,
         rule: SyncRule,
-        axis: Axis,
         means: Axis,
         pushes: Axis,
     ) -> None:
-        assert axis.group is not None, "a replica alone agrees with itself"
-        self._rule, self._means, self._place = rule, means, axis.index
+        assert means.group is not None, "a replica alone agrees with itself"
+        self._rule, self._means, self._place = rule, means, means.index
         self._optimizer = optimizer
         self._buckets = lay_out_gradients(model)
         self.weights = ReplicaWeights(model, optimizer=optimizer)
         self._pushes = Pushes(self.weights.gradients, axis=pushes) if rule.push else None
-        self._board = Board(axis.group.get_group_store(), place=axis.index, size=axis.size)
+        self._board = Board(means.group.get_group_store(), place=means.index, size=means.size)
         self.shares = Dealing(self._board)
         self._meters = RacomMeters()
         self.version = self.clock = 0
         self._joined = 0  # the newest synchronisation that this replica gave to
         self._underway: _Underway | None = None
-        self._since, self._has_moved = _Since(), False
-        self._kappa, self._first_loss, self._loss = 1.0, 0.0, 0.0
-        self._num_seeds, self._part, self._rate = 0, 0.0, 0.0
+        self._since, self._has_moved = Since(), False
+        self._pace = Pace(rule)
+        self._num_seeds, self._rate = 0, 0.0
         self._begun: float | None = None
 
     def zero(self) -> None:
@@ -101,19 +91,24 @@ class Racom(Exchange):
 
     def divisor(self, *, num_seeds: int, num_seeds_all: int) -> int:
         """The replica's own seeds: its gradient is a mean over them."""
-        self._num_seeds, self._part = num_seeds, num_seeds / num_seeds_all
+        self._num_seeds = num_seeds
         return max(1, num_seeds)
 
     def combine(self, loss: Tensor) -> Tensor:
-        """The share of each replica in the mean loss over a step's seeds; others' as of what they told last."""
+        """The share of each replica in the mean loss over a step's seeds: others' as of what they told last.
+
+        Of one that has told nothing yet, as if its seeds were like this replica's.
+        """
         own = float(loss)
         if self._num_seeds and self._begun:
             rate = self._num_seeds / (time.perf_counter() - self._begun)
             self._rate = _NEWEST_RATE * rate + (1 - _NEWEST_RATE) * (self._rate or rate)
-        self._since.loss_sum += own * self._num_seeds
-        self._since.loss_seeds += self._num_seeds
-        self._board.post(loss=own * self._part, seeds_per_s=self._rate)
-        return torch.tensor([line.loss for line in self._board.lines()], dtype=torch.float64)
+            self._since.loss_sum += own * self._num_seeds
+            self._since.loss_seeds += self._num_seeds
+            self._board.post(loss=own, seeds_per_s=self._rate)
+        told = [own if line.loss is None else line.loss for line in self._board.lines()]
+        shares = self.shares(self.clock)
+        return torch.tensor(told, dtype=torch.float64) * torch.tensor(shares) / sum(shares)
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the step, alone within the bounds or together with all others beyond them."""
@@ -162,7 +157,7 @@ class Racom(Exchange):
             "clock_lead": float(self.clock - min(clocks)),
             "seeds_per_s": self._rate,
             "sync_version": float(self.version),
-            "sync_period": float(self._period()),
+            "sync_period": float(self._pace.period(learning_rate=self.weights.learning_rate())),
             "bytes_sent": float(self.bytes_sent),
         }
         if self._pushes is None:
@@ -173,10 +168,8 @@ class Racom(Exchange):
     def state_dict(self) -> dict[str, Any]:
         """The version, what the period follows from, and the rates of all replicas."""
         return {
+            **self._pace.state_dict(),
             "version": self.version,
-            "kappa": self._kappa,
-            "first_loss": self._first_loss,
-            "loss": self._loss,
             "seeds_per_s": [line.seeds_per_s for line in self._board.lines()],
         }
 
@@ -184,8 +177,7 @@ class Racom(Exchange):
         """Go on after ``step`` from the weights that are there now; rates hold for as many replicas as before."""
         self.clock = step
         self.version = self._joined = state.get("version", 0)
-        self._kappa, self._first_loss = state.get("kappa", 1.0), state.get("first_loss", 0.0)
-        self._loss = state.get("loss", 0.0)
+        self._pace.load_state_dict(state)
         rates = state.get("seeds_per_s", [])
         if len(rates) == len(self._clocks()):
             self._rate = rates[self._place]
@@ -227,7 +219,7 @@ class Racom(Exchange):
         return False
 
     def _give(self) -> Flight:
-        since, self._since = self._since, _Since()
+        since, self._since = self._since, Since()
         if self._pushes is not None:
             self._pushes.forget()
         flight = Flight(
@@ -256,12 +248,10 @@ class Racom(Exchange):
         self._conclude(landed)
 
     def _conclude(self, landed: Landed) -> None:
-        """A new version holds: what the next period follows from."""
+        """A new version holds."""
         self.version = self._joined
-        if landed.sums[1]:
-            self._loss = landed.sums[0] / landed.sums[1]
-            self._first_loss = self._first_loss or self._loss
-            self._kappa = rules.next_kappa(self._kappa, drift_over_bound=max(landed.numbers))
+        loss_sum, loss_seeds = landed.sums
+        self._pace.hear(loss_sum=loss_sum, loss_seeds=loss_seeds, drift_over_bound=max(landed.numbers))
 
     def _step_together(self, num_seeds: int) -> None:
         """The mean of all weights, then one update by the mean of all gradients: the same bits everywhere."""
@@ -282,17 +272,10 @@ class Racom(Exchange):
         self._has_moved = False
         self._conclude(landed)
 
-    def _period(self) -> int:
-        return rules.sync_period(
-            self._rule,
-            learning_rate=self.weights.learning_rate(),
-            loss=self._loss,
-            first_loss=self._first_loss,
-            kappa=self._kappa,
-        )
-
     def _is_due(self) -> bool:
-        return self._underway is None and self._since.num_seeds > 0 and self._since.num_steps >= self._period()
+        if self._underway is not None or not self._since.num_seeds:
+            return False
+        return self._since.num_steps >= self._pace.period(learning_rate=self.weights.learning_rate())
 
     def _push_and_mix(self) -> None:
         if self._pushes is None:

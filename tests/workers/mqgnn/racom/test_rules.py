@@ -17,6 +17,7 @@ from workers.mqgnn.racom.rules import (
     next_kappa,
     sync_period,
 )
+from workers.spec import TrainingSpec, TrainSpec
 
 RULE = SyncRule(name="racom", base_period=4, first_period=16, growth_rate=0.02, max_period=64)
 
@@ -123,6 +124,22 @@ def test_no_lead_or_no_drift_means_gradients_in_every_step(bounds):
     assert SyncRule().every_step
     assert not SyncRule(name="racom").every_step
     assert not SyncRule(name="local_sgd", **bounds).every_step
+
+
+def test_a_bare_name_is_a_rule():
+    assert TrainingSpec(sync="racom").sync == SyncRule(name="racom")
+    with pytest.raises(ValidationError, match="Input should be 'ddp', 'racom' or 'local_sgd'"):
+        TrainingSpec(sync="hogwild")
+
+
+def test_transformers_sum_gradients_in_every_step():
+    with pytest.raises(ValidationError, match="kind megagraph sums gradients in every step: leave it out"):
+        TrainSpec(
+            kind="megagraph",
+            dataset={"name": "Cora"},
+            model={"name": "graphormer"},
+            training={"sync": {"name": "racom"}},
+        )
 
 
 def test_a_base_period_beyond_the_longest_is_refused():

@@ -1,19 +1,12 @@
-"""A run of replicas that step by themselves is stopped and goes on, also with fewer of them."""
+"""Whole runs of replicas that step by themselves, stopped in the middle or not, with the seeds that they took."""
 
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
-import pytest
 import torch
 import torch.distributed as dist
 
-from planner.errors import PlanInvalidError
 from planner.plan import MQGNNPlan, QueueBudget
 from planner.sync import SyncRule
-from tests.kit.gloo_pool import GlooPool
-from workers.data.datasets import load_dataset
-from workers.data.graph import TRAIN
 from workers.data.paths import DataPaths
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.train import train
@@ -63,7 +56,9 @@ def make_run(
     )
 
 
-def run(rank: int, world_size: int, folder: str, stop_after: int | None) -> tuple[list[Report], dict[int, list[int]]]:
+def run_whole(
+    rank: int, world_size: int, folder: str, stop_after: int | None
+) -> tuple[list[Report], dict[int, list[int]]]:
     """The reports of a run, and the seeds that this replica took in each step."""
     reports: list[Report] = []
     taken: dict[int, list[int]] = {}
@@ -88,36 +83,3 @@ def run(rank: int, world_size: int, folder: str, stop_after: int | None) -> tupl
     finally:
         ReplicaStep.compute = compute
     return reports, taken
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with GlooPool(3) as pool:
-        yield pool
-
-
-@pytest.mark.parametrize("resumed_with", [3, 2])
-def test_versions_and_clocks_go_on_and_every_seed_is_taken_once(pool, tmp_path, resumed_with):
-    before = pool.run(run, str(tmp_path), 18, world_size=3)
-    after = pool.run(run, str(tmp_path), None, world_size=resumed_with)
-    saved = next(report for report in before[0][0] if report.step == SAVED_AT)
-    assert saved.checkpoint
-    assert saved.values["sync_version"] >= 3
-    steps = [[report.step for report in reports] for reports, _ in after]
-    assert steps == [[16, 18, 20, 22, 24, 26, 28, 30]] * resumed_with
-    versions = [report.values["sync_version"] for report in after[0][0]]
-    assert versions[0] >= saved.values["sync_version"]
-    assert versions == sorted(versions)
-    assert versions[-1] > versions[0]
-    assert after[0][0][-1].values["done"] == 1
-    graph = load_dataset(DatasetSpec(name="sbm"), paths=DataPaths(root=None, cache=tmp_path / "cache")).graphs[0]
-    train_nodes = Counter(np.flatnonzero(graph.split == TRAIN).tolist())
-    for epoch in range(EPOCHS):
-        course = before if (epoch + 1) * STEPS_PER_EPOCH <= SAVED_AT else after
-        part = range(epoch * STEPS_PER_EPOCH + 1, (epoch + 1) * STEPS_PER_EPOCH + 1)
-        assert Counter(seed for _, taken in course for step in part for seed in taken[step]) == train_nodes
-
-
-def test_a_plan_with_another_rule_is_refused(tmp_path):
-    with pytest.raises(PlanInvalidError, match="the plan has replicas go together by name='racom'"):
-        train(make_run(0, 1, str(tmp_path), None, asked=SyncRule()))
