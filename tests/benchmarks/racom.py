@@ -24,7 +24,7 @@ from tests.kit.netns import Namespace, namespaces
 
 ROUNDS = 3
 NUM_STEPS, TARGET = 160, 0.9
-MODEL = {"num_nodes": 20_000, "hidden_size": 512, "learning_rate": 0.002}
+MODEL = {"num_nodes": 20_000, "hidden_size": 512, "learning_rate": 0.001}
 COST_OVER_COMPUTE, COST_BOUNDS = 3.25, (3.0, 3.5)
 SIZES = (96, 256)  # seeds per rank between which a step's own work is taken as a line
 PERIODS = (4, 8, 16, 32)

@@ -34,3 +34,13 @@ def test_a_push_past_the_lead_or_from_before_the_reference_is_dropped():
     mixer.mix([push(9.0, clock=3), push(9.0, clock=7, version=0)], clock=7, version=1, num_seeds=4, staleness=3)
     assert torch.equal(gradient, torch.tensor([1.0, 1.0]))
     assert mixer.figures()["pushes_dropped"] == 2.0
+
+
+def test_replicas_that_push_to_each_other_at_once_take_the_same_step():
+    one, other = torch.tensor([1.0, 3.0]), torch.tensor([5.0, 4.0])
+    to_one = Push(12 * other, clock=7, version=1, num_seeds=12)
+    to_other = Push(4 * one, clock=7, version=1, num_seeds=4)
+    pushes(one).mix([to_one], clock=7, version=1, num_seeds=4, staleness=3)
+    pushes(other).mix([to_other], clock=7, version=1, num_seeds=12, staleness=3)
+    torch.testing.assert_close(one, torch.tensor([4.0, 3.75]))
+    torch.testing.assert_close(one, other)
