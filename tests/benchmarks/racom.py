@@ -4,7 +4,7 @@ Replicas run in network namespaces, one core each, on links of 100 Mbit/s and 1 
 computes each step three times. The mini-batch is chosen so that an all-reduce at 100 Mbit/s costs about 3.25 times a
 step's own work. Synchronous: the faster of PyTorch's own, whose all-reduce overlaps with backward, and ours. Local SGD:
 the best of several periods, each tried. RaCoM: one setting, the same everywhere. Sides take turns; nobody evaluates
-during a run: agreed weights are kept with their time, and the first that reaches the target counts.
+during a run: agreed weights are kept with their time, and scored after it.
 
 ``python -m tests.benchmarks.racom --json``. Needs root, for the namespaces.
 """

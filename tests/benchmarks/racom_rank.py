@@ -160,7 +160,7 @@ def train(
     target: float,
     is_overlapped: bool = False,
 ) -> dict[str, Any]:
-    """Train ``num_steps`` steps by ``rule`` without a pause; then find when agreed weights first reached ``target``.
+    """Train ``num_steps`` steps by ``rule`` without a pause; then find when agreed weights reached ``target``.
 
     ``repeats``: how often each rank computes a step. Evaluation comes after the run and is in no figure.
     """
@@ -214,13 +214,23 @@ def agreed(exchange: Exchange, model: nn.Module, *, step: int) -> tuple[int, lis
 
 
 def first_at(replica: Replica, snapshots: list[tuple[float, list[Tensor]]], *, target: float) -> dict[str, Any]:
-    """Seconds at which a snapshot first reached ``target``, and the accuracies up to there; None when none did."""
-    course = []
-    for seconds, weights in snapshots:
-        course.append((round(seconds, 3), round(replica.accuracy(weights), 4)))
-        if course[-1][1] >= target:
-            return {"reached_s": seconds, "course": course}
-    return {"reached_s": None, "course": course}
+    """Seconds at which snapshots began to reach ``target`` (by bisection: one that does behind one that does not).
+
+    With the accuracies that were looked at; None when the last does not reach it.
+    """
+    course: dict[float, float] = {}
+
+    def reaches(place: int) -> bool:
+        seconds, weights = snapshots[place]
+        course[round(seconds, 3)] = round(replica.accuracy(weights), 4)
+        return course[round(seconds, 3)] >= target
+
+    low, high = -1, len(snapshots) - 1
+    is_reached = reaches(high)
+    while is_reached and high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reaches(middle) else (middle, high)
+    return {"reached_s": snapshots[high][0] if is_reached else None, "course": sorted(course.items())}
 
 
 def main() -> None:
