@@ -31,7 +31,7 @@ from workers.mqgnn.exchange import AllReduce, Exchange
 from workers.mqgnn.local_sgd import LocalSGD
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
-from workers.mqgnn.preparation import build_stages
+from workers.mqgnn.preparation import build_stages, choose_reading
 from workers.mqgnn.racom.exchange import Racom
 from workers.mqgnn.seed_order import SeedOrder
 from workers.mqgnn.sync_rules import open_exchange
@@ -66,7 +66,14 @@ class Replica:
         """The mini-batches of this rank, sampled as they are asked for."""
         train_nodes = np.flatnonzero(self.graph.split == TRAIN)
         order = SeedOrder(train_nodes, batch_size, 0, world_size=self.axis.size, shares=shares)
-        stages = build_stages(self.graph, order=order, fanouts=FANOUTS, rank=self.axis.index, device=CPU)
+        stages = build_stages(
+            self.graph,
+            order=order,
+            fanouts=FANOUTS,
+            rank=self.axis.index,
+            device=CPU,
+            reading=choose_reading(self.build()[0], self.graph, device=CPU, dtype=torch.float32),
+        )
         with Pipeline(stages, pipelined=False).run(order.tasks(0, num_steps)) as batches:
             yield from batches
 
@@ -113,12 +120,14 @@ class _Blocks(nn.Module):
         return forward_blocks(
             self.model,
             batch.x,
-            node_ids=batch.node_ids.long(),
+            node_ids=batch.node_ids,
             degrees=batch.degrees,
             indptr=batch.indptr,
             indices=batch.indices,
             num_nodes_per_hop=batch.num_sampled_nodes_per_hop,
             num_edges_per_hop=batch.num_sampled_edges_per_hop,
+            source_ids=batch.source_ids,
+            nested=batch.nested,
         )
 
 
