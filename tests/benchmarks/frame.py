@@ -1,6 +1,6 @@
 """The frame of all benchmarks: both sides of a comparison in turn, medians, and one JSON line at the end.
 
-    python -m tests.benchmarks.NAME [--json]
+    python -m tests.benchmarks.NAME [--json] [--only PART ...]
 
 The machine drifts by half within minutes, so only sides that alternate (A B A B …) may be compared. The last line that
 is printed is ``{"name", "machine", "figures": {FIGURE: number}, "verdicts": {FIGURE: bool}, "details"}``; with
@@ -15,7 +15,7 @@ import platform
 import signal
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -58,14 +58,18 @@ def machine() -> dict[str, Any]:
     }
 
 
-def main(name: str, run: Callable[[], Outcome], *, arguments: list[str] | None = None) -> int:
-    """Run a benchmark from its command line; the exit code."""
+def main(
+    name: str, run: Callable[..., Outcome], *, parts: Sequence[str] = (), arguments: list[str] | None = None
+) -> int:
+    """Run a benchmark from its command line; the exit code. One of ``parts`` is given those that are asked for."""
     parser = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{name}", description=run.__doc__)
     parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    if parts:
+        parser.add_argument("--only", nargs="+", choices=parts, default=parts, help="some of the parts, by default all")
     options = parser.parse_args(arguments)
     described = machine()
     with _sigterm_unwinds(), contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
-        outcome = run()
+        outcome = run(options.only) if parts else run()
     line = {
         "name": name,
         "machine": described,

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Sequence
 
 import pytest
 
@@ -64,3 +65,15 @@ def test_a_benchmark_that_is_told_to_end_ends_what_it_started() -> None:
     with pytest.raises(SystemExit) as left:
         main("first_step", run, arguments=["--json"])
     assert (left.value.code, ended) == (143, ["cluster"])
+
+
+@pytest.mark.parametrize(("arguments", "asked"), [([], ["cora", "esol"]), (["--only", "esol"], ["esol"])])
+def test_a_benchmark_of_parts_runs_those_that_are_asked_for(arguments: list[str], asked: list[str]) -> None:
+    ran: list[str] = []
+
+    def run(parts: Sequence[str]) -> Outcome:
+        ran.extend(parts)
+        return Outcome({}, {})
+
+    main("accuracy", run, parts=["cora", "esol"], arguments=arguments)
+    assert ran == asked
