@@ -35,12 +35,15 @@ class CountedBatchNorm(nn.Module):
         return (x - mean) * (var + self.eps).rsqrt() * self.weight + self.bias
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Two passes, as x may lie far from zero: squares of deviations lose nothing."""
-        own = torch.cat([x.sum(dim=0), x.new_tensor([len(x)])])
+        """Two passes, as x may lie far from zero: squares of deviations lose nothing. Sums in float64, as many ranks
+        add in another order than one, and gradients behind a norm nearly cancel."""
+        wide = x.double()
+        own = torch.cat([wide.sum(dim=0), wide.new_tensor([len(x)])])
         total = self.batch_sums.sum(own)
         count = total[-1].detach().clamp(min=1)
         mean = total[:-1] / count
-        var = self.batch_sums.sum((x - mean).square().sum(dim=0)) / count
+        var = self.batch_sums.sum((wide - mean).square().sum(dim=0)) / count
+        mean, var, count, total = (part.to(x.dtype) for part in (mean, var, count, total))
         if self.learns:
             with torch.no_grad():
                 unbiased = var * count / (count - 1).clamp(min=1)
