@@ -193,6 +193,10 @@ def _check_kernel(asked: Any, document: Mapping[str, Any]) -> Iterator[Fault]:
         if asked == "native" and has_gpus:
             fix = "leave it out, or leave out resources.gpus_per_worker"
             yield Fault(pointer=pointer, detail="native runs on CPUs, and the job asks for GPUs", fix=fix)
+    model = document.get("model")
+    if asked == "flex" and isinstance(model, dict) and model.get("attention_dropout", 0) != 0:
+        fix = "choose another kernel, or leave out model.attention_dropout"
+        yield Fault(pointer=pointer, detail="flex cannot drop attention weights, and the model asks for that", fix=fix)
 
 
 def _cleaned(value: Any, path: tuple[str | int, ...], faults: list[Fault]) -> Any:

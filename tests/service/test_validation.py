@@ -208,6 +208,15 @@ def test_an_attention_kernel_wants_its_device(kernel: str, gpus: int, words: str
     assert all(str(words) in fault.detail for fault in faults)
 
 
+def test_flex_does_not_drop_attention_weights() -> None:
+    training, resources = {"attention_kernel": "flex"}, {"gpus_per_worker": 1}
+    job = {"kind": "megagraph", "model": {"name": "graphormer"}, "training": training, "resources": resources}
+    assert find_faults(job_document(**job)) == []
+    job["model"] = {"name": "graphormer", "attention_dropout": 0.1}
+    (fault,) = find_faults(job_document(**job))
+    assert (fault.pointer, "drop" in fault.detail) == ("/training/attention_kernel", True)
+
+
 def test_sampled_gnns_have_no_attention_kernel() -> None:
     job = {"kind": "mqgnn", "model": {"name": "graphsage"}, "training": {"attention_kernel": "plain"}}
     (fault,) = find_faults(job_document(**job))
