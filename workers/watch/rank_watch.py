@@ -27,10 +27,10 @@ from workers.watch.progress import Progress
 T = TypeVar("T")
 _LONGEST_INTERVAL_S = 1.0
 _BEATS_PER_LIMIT = 20
-# Where a thread is that waits for other ranks: in torch's collectives or in ours. Torch's way into an operator is not
-# a place of its own.
-_WAITING = ("/torch/distributed/", "/workers/comm/")
-_PASSED_THROUGH = ("/torch/_ops.py",)
+# Where a thread is that waits for other ranks: in torch's collectives or in ours, or for replicas that step by
+# themselves. Torch's way into an operator is not a place of its own, nor is that into a lock.
+_WAITING = ("/torch/distributed/", "/workers/comm/", "/workers/mqgnn/racom/")
+_PASSED_THROUGH = ("/torch/_ops.py", "/threading.py")
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class _Watch:
 
     def _beat(self, *, left: bool = False, verdict: str = "") -> Beat:
         progress, terms = self._progress, self._terms
-        where, in_collective = _place_of(self._trainer)
+        where, in_collective = place_of(self._trainer)
         return Beat(
             rank=terms.rank,
             pid=os.getpid(),
@@ -148,7 +148,7 @@ class _Watch:
         )
 
 
-def _place_of(thread: threading.Thread) -> tuple[str, bool]:
+def place_of(thread: threading.Thread) -> tuple[str, bool]:
     """(``file:line in function`` that ``thread`` is at, whether it waits for other ranks there)."""
     frame: FrameType | None = None if thread.ident is None else sys._current_frames().get(thread.ident)
     while frame is not None and frame.f_code.co_filename.endswith(_PASSED_THROUGH):
