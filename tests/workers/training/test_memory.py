@@ -1,5 +1,6 @@
 """The meter sees what a region allocates."""
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,12 @@ import pytest
 
 from workers.training import memory
 from workers.training.memory import PeakMemory
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage_of_other_tests() -> None:
+    """Else its end, at any time, would lower the level under a meter that has started."""
+    gc.collect()
 
 
 def test_the_peak_counts_memory_that_was_freed_again() -> None:
