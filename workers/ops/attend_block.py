@@ -40,13 +40,11 @@ def attend_block(
     error.
     """
     q, k, v, table = (x.to(sum_type(x.dtype)) for x in (q, k, v, table))
-    n, num_heads, _ = q.shape
-    out = torch.zeros_like(q)
-    lse = q.new_full((n, num_heads), -math.inf)
-    if not n or not len(k):
+    out, lse = attended_to_nothing(q)
+    if not len(q) or not len(k):
         return out, lse
     queries, keys, values = _scaled(q), k.permute(1, 2, 0).contiguous(), _by_head(v)
-    for rows in _row_tiles(buckets, num_heads):
+    for rows in _row_tiles(buckets, q.shape[1]):
         scores = _scores(queries[:, rows], keys, dense_rows(buckets, rows), table)  # [H, r, m]
         top = scores.amax(dim=2, keepdim=True)
         weights = scores.sub_(top).exp_()
@@ -91,12 +89,10 @@ def attend_block_backward(
     forward.
     """
     grad_out, q, k, v, table = (x.to(sum_type(x.dtype)) for x in (grad_out, q, k, v, table))
+    if not len(q) or not len(k):
+        return backward_of_nothing(table, grad_k=grad_k, grad_v=grad_v)
     num_heads, head_size = q.shape[1:]
     grad_table = torch.zeros(table.shape, dtype=torch.float64, device=table.device)
-    if not len(q) or not len(k):
-        grad_k.zero_()
-        grad_v.zero_()
-        return grad_table
     queries, keys_t, values_t = _scaled(q), k.permute(1, 2, 0).contiguous(), v.permute(1, 2, 0).contiguous()
     keys, grads = _by_head(k), _by_head(grad_out)
     lse_of, delta_of = lse.t().unsqueeze(2), delta.t().unsqueeze(2)  # [H, n, 1]
@@ -118,6 +114,19 @@ def attend_block_backward(
     grad_k.copy_(sum_k.transpose(0, 1))
     grad_v.copy_(sum_v.transpose(0, 1))
     return grad_table
+
+
+def attended_to_nothing(q: Tensor) -> tuple[Tensor, Tensor]:
+    """What ``attend_block`` gives where a block has no rows or no keys, in any form of it."""
+    dtype = sum_type(q.dtype)
+    return q.new_zeros(q.shape, dtype=dtype), q.new_full(q.shape[:2], -math.inf, dtype=dtype)
+
+
+def backward_of_nothing(table: Tensor, *, grad_k: Tensor, grad_v: Tensor) -> Tensor:
+    """What ``attend_block_backward`` does and gives there; ``grad_q`` has nothing added to it."""
+    grad_k.zero_()
+    grad_v.zero_()
+    return torch.zeros(table.shape, dtype=torch.float64, device=table.device)
 
 
 def sum_type(dtype: torch.dtype) -> torch.dtype:

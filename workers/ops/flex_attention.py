@@ -20,7 +20,7 @@ from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 from torch.nn.functional import pad
 
 from workers.errors import KernelUnavailableError
-from workers.ops.attend_block import sum_type
+from workers.ops.attend_block import attended_to_nothing, backward_of_nothing, sum_type
 from workers.ops.attention_dropout import PairDropout
 from workers.ops.near_pairs import PairBuckets, dense_rows
 
@@ -52,9 +52,9 @@ class FlexAttention:
                 "attention_kernel flex was asked for with dropout of attention weights, which it has not; set the"
                 " dropout to 0, or ask for auto"
             )
-        dtype = sum_type(q.dtype)
         if not len(q) or not len(k):
-            return q.new_zeros(q.shape, dtype=dtype), q.new_full(q.shape[:2], -math.inf, dtype=dtype)
+            return attended_to_nothing(q)
+        dtype = sum_type(q.dtype)
         out, lse = self._attend(q, k, v, buckets=buckets, table=table)
         return out.to(dtype), lse.to(dtype)
 
@@ -77,9 +77,7 @@ class FlexAttention:
         """See ``workers.ops.attend_block.attend_block_backward``."""
         assert dropout is None, "forward has refused it"
         if not len(q) or not len(k):
-            grad_k.zero_()
-            grad_v.zero_()
-            return torch.zeros(table.shape, dtype=torch.float64, device=table.device)
+            return backward_of_nothing(table, grad_k=grad_k, grad_v=grad_v)
         leaves = [x.detach().requires_grad_() for x in (q, k, v, table)]
         with torch.enable_grad():
             out, own_lse = self._attend(*leaves[:3], buckets=buckets, table=leaves[3])

@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from workers.ops.attend_block import sum_type
+from workers.ops.attend_block import attended_to_nothing, backward_of_nothing, sum_type
 from workers.ops.attention_dropout import PairDropout
 from workers.ops.near_pairs import PairBuckets, dense_rows
 from workers.ops.triton_kernels import forward_kernel, key_gradient_kernel, query_gradient_kernel
@@ -30,9 +30,9 @@ def attend_block(
     q: Tensor, *, k: Tensor, v: Tensor, buckets: PairBuckets, table: Tensor, dropout: PairDropout | None = None
 ) -> tuple[Tensor, Tensor]:
     """See ``workers.ops.attend_block.attend_block``. A bucket past the table gives NaN."""
-    dtype = sum_type(q.dtype)
     if not len(q) or not len(k):
-        return q.new_zeros(q.shape, dtype=dtype), q.new_full(q.shape[:2], -math.inf, dtype=dtype)
+        return attended_to_nothing(q)
+    dtype = sum_type(q.dtype)
     out, lse = q.new_empty(q.shape, dtype=dtype), q.new_empty(q.shape[:2], dtype=dtype)
     rows, shapes = _rows(q=q, k=k, v=v, out=out), _tiles(q)
     with torch.cuda.device_of(q):
@@ -61,9 +61,7 @@ def attend_block_backward(
     assert all(x.stride(-1) == 1 for x in (grad_q, grad_k, grad_v)), "written to in place"
     num_heads, num_buckets = table.shape
     if not len(q) or not len(k):
-        grad_k.zero_()
-        grad_v.zero_()
-        return torch.zeros(table.shape, dtype=torch.float64, device=table.device)
+        return backward_of_nothing(table, grad_k=grad_k, grad_v=grad_v)
     tiles = _tiles(q)
     blocks = triton.cdiv(len(q), tiles["ROWS"])
     group = min(_LARGEST_GROUP, triton.next_power_of_2(num_buckets))

@@ -66,6 +66,49 @@ def _kept(rows, columns, row_bits, column_bits, head, num_rows, num_keys, thresh
 
 
 @triton.jit
+def _row_sums(lse, delta, rows, head, num_rows, num_heads):
+    """(log-sum-exp in log2, delta) of ``rows``; of those past the end such that no pair weighs anything."""
+    of_rows = rows.to(tl.int64) * num_heads + head
+    row_lse = tl.load(lse + of_rows, mask=rows < num_rows, other=float("inf")) * _LOG2_E
+    return row_lse, tl.load(delta + of_rows, mask=rows < num_rows, other=0.0)
+
+
+@triton.jit
+def _pair_gradients(
+    q,
+    k,
+    v,
+    grad_out,
+    row_lse,
+    row_delta,
+    bucket,
+    rows,
+    columns,
+    table,
+    row_bits,
+    column_bits,
+    head,
+    num_rows,
+    num_keys,
+    num_buckets,
+    scale,
+    threshold,
+    keep_scale,
+    DROPS: tl.constexpr,
+):
+    """(weights that forward mixed values with, gradients of the scores), both [rows, columns], of one tile."""
+    scores = _scores(q, k, bucket, columns, table, head, scale, num_keys, num_buckets)
+    weights = tl.exp2(scores - row_lse[:, None])
+    grad_weights = tl.dot(grad_out, tl.trans(v), input_precision="ieee")
+    used = weights
+    if DROPS:
+        kept = _kept(rows, columns, row_bits, column_bits, head, num_rows, num_keys, threshold)
+        used = tl.where(kept, weights * keep_scale, 0.0)
+        grad_weights = tl.where(kept, grad_weights * keep_scale, 0.0)
+    return used, weights * (grad_weights - row_delta[:, None])
+
+
+@triton.jit
 def _add_by_bucket(sums, values, bucket, first, GROUP: tl.constexpr):
     """Add the sum over each row of ``values`` to ``sums`` [rows, GROUP], for buckets from ``first`` on.
 
@@ -188,9 +231,7 @@ def query_gradient_kernel(
     group = tl.program_id(2)
     own_q = _rows_of(q, rows, q_row, head, q_head, num_rows, HEAD_SIZE, WIDTH)
     own_grad = _rows_of(grad_out, rows, grad_out_row, head, grad_out_head, num_rows, HEAD_SIZE, WIDTH)
-    of_rows = rows.to(tl.int64) * num_heads + head
-    own_lse = tl.load(lse + of_rows, mask=rows < num_rows, other=float("inf")) * _LOG2_E
-    own_delta = tl.load(delta + of_rows, mask=rows < num_rows, other=0.0)
+    own_lse, own_delta = _row_sums(lse, delta, rows, head, num_rows, num_heads)
     total = tl.zeros([ROWS, WIDTH], tl.float32)
     sums = tl.zeros([ROWS, GROUP], tl.float32)
     for start in range(0, num_keys, KEYS):
@@ -198,13 +239,28 @@ def query_gradient_kernel(
         tile_k = _rows_of(k, columns, k_row, head, k_head, num_keys, HEAD_SIZE, WIDTH)
         tile_v = _rows_of(v, columns, v_row, head, v_head, num_keys, HEAD_SIZE, WIDTH)
         bucket = _bucket_tile(buckets, rows, columns, buckets_row, num_rows, num_keys)
-        scores = _scores(own_q, tile_k, bucket, columns, table, head, scale, num_keys, num_buckets)
-        weights = tl.exp2(scores - own_lse[:, None])
-        grad_weights = tl.dot(own_grad, tl.trans(tile_v), input_precision="ieee")
-        if DROPS:
-            kept = _kept(rows, columns, row_bits, column_bits, head, num_rows, num_keys, threshold)
-            grad_weights = tl.where(kept, grad_weights * keep_scale, 0.0)
-        grad_scores = weights * (grad_weights - own_delta[:, None])
+        _, grad_scores = _pair_gradients(
+            own_q,
+            tile_k,
+            tile_v,
+            own_grad,
+            own_lse,
+            own_delta,
+            bucket,
+            rows,
+            columns,
+            table,
+            row_bits,
+            column_bits,
+            head,
+            num_rows,
+            num_keys,
+            num_buckets,
+            scale,
+            threshold,
+            keep_scale,
+            DROPS,
+        )
         if group == 0:
             total += tl.dot(grad_scores.to(tile_k.dtype), tile_k, input_precision="ieee")
         sums = _add_by_bucket(sums, grad_scores, bucket, group * GROUP, GROUP)
@@ -267,20 +323,31 @@ def key_gradient_kernel(
         rows = start + tl.arange(0, ROWS)
         tile_q = _rows_of(q, rows, q_row, head, q_head, num_rows, HEAD_SIZE, WIDTH)
         tile_grad = _rows_of(grad_out, rows, grad_out_row, head, grad_out_head, num_rows, HEAD_SIZE, WIDTH)
-        of_rows = rows.to(tl.int64) * num_heads + head
-        tile_lse = tl.load(lse + of_rows, mask=rows < num_rows, other=float("inf")) * _LOG2_E
-        tile_delta = tl.load(delta + of_rows, mask=rows < num_rows, other=0.0)
+        tile_lse, tile_delta = _row_sums(lse, delta, rows, head, num_rows, num_heads)
         bucket = _bucket_tile(buckets, rows, columns, buckets_row, num_rows, num_keys)
-        scores = _scores(tile_q, own_k, bucket, columns, table, head, scale, num_keys, num_buckets)
-        weights = tl.exp2(scores - tile_lse[:, None])
-        grad_weights = tl.dot(tile_grad, tl.trans(own_v), input_precision="ieee")
-        used = weights
-        if DROPS:
-            kept = _kept(rows, columns, row_bits, column_bits, head, num_rows, num_keys, threshold)
-            used = tl.where(kept, weights * keep_scale, 0.0)
-            grad_weights = tl.where(kept, grad_weights * keep_scale, 0.0)
+        used, grad_scores = _pair_gradients(
+            tile_q,
+            own_k,
+            own_v,
+            tile_grad,
+            tile_lse,
+            tile_delta,
+            bucket,
+            rows,
+            columns,
+            table,
+            row_bits,
+            column_bits,
+            head,
+            num_rows,
+            num_keys,
+            num_buckets,
+            scale,
+            threshold,
+            keep_scale,
+            DROPS,
+        )
         total_v += tl.dot(tl.trans(used.to(tile_grad.dtype)), tile_grad, input_precision="ieee")
-        grad_scores = weights * (grad_weights - tile_delta[:, None])
         total_k += tl.dot(tl.trans(grad_scores.to(tile_q.dtype)), tile_q, input_precision="ieee")
     _store_rows(grad_k, total_k * scale, columns, grad_k_row, head, grad_k_head, num_keys, HEAD_SIZE, WIDTH)
     _store_rows(grad_v, total_v, columns, grad_v_row, head, grad_v_head, num_keys, HEAD_SIZE, WIDTH)
