@@ -24,8 +24,8 @@ from tests.kit.objectives import CROSS_ENTROPY, classify
 from tests.workers.mqgnn.graphs import clustered_graph
 from workers.comm.axis import Axis, open_axis
 from workers.data.graph import TRAIN, Graph
-from workers.models.sampled import build_sampled_gnn, forward_blocks
-from workers.mqgnn.engine import ReplicaStep
+from workers.models.sampled import build_sampled_gnn
+from workers.mqgnn.engine import ReplicaStep, forward_batch
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.exchange import AllReduce, Exchange
 from workers.mqgnn.local_sgd import LocalSGD
@@ -117,18 +117,7 @@ class _Blocks(nn.Module):
         self.model = model
 
     def forward(self, batch: MiniBatch) -> Tensor:
-        return forward_blocks(
-            self.model,
-            batch.x,
-            node_ids=batch.node_ids,
-            degrees=batch.degrees,
-            indptr=batch.indptr,
-            indices=batch.indices,
-            num_nodes_per_hop=batch.num_sampled_nodes_per_hop,
-            num_edges_per_hop=batch.num_sampled_edges_per_hop,
-            source_ids=batch.source_ids,
-            nested=batch.nested,
-        )
+        return forward_batch(self.model, batch)
 
 
 def calibrate(replica: Replica, *, sizes: list[int]) -> dict[str, Any]:

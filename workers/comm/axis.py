@@ -51,6 +51,10 @@ class Axis:
             for work in [self.group.allreduce([tensor]) for tensor in tensors]:
                 work.wait()
 
+    def bytes_of_sum(self, num_bytes: int) -> int:
+        """What leaves a rank when ``num_bytes`` are summed round a ring: once to add up, once to hand round."""
+        return 2 * num_bytes * (self.size - 1) // self.size
+
     def broadcast_in_place(self, tensor: Tensor, *, source: int) -> None:
         """Replace ``tensor`` (contiguous) by that of the rank at place ``source`` of the line."""
         if self.group is not None:

@@ -66,20 +66,17 @@ def width_of(convolution: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class _Rule:
-    """How a class runs, with which options, and whether on sparse rows, too."""
+    """How a class runs, and with which options on which rows."""
 
     run: Callable[..., Tensor]
-    covers: Callable[[Any, bool], bool]  # (convolution, whether rows are sparse)
+    covers: Callable[[Any, Tensor | SparseRows], bool]  # (convolution, rows)
 
 
 def _rule_of(convolution: nn.Module, x: Tensor | SparseRows) -> Callable[..., Tensor] | None:
     rule = _RULES.get(type(convolution))
     if rule is None or getattr(convolution, "flow", "source_to_target") != "source_to_target":
         return None
-    is_sparse = isinstance(x, SparseRows)
-    if rule is _GAT and not is_native(x.values if isinstance(x, SparseRows) else x):
-        return None
-    return rule.run if rule.covers(convolution, is_sparse) else None
+    return rule.run if rule.covers(convolution, x) else None
 
 
 @cache
@@ -106,7 +103,7 @@ def _sage(convolution: SAGEConv, x: Tensor | SparseRows, block: Block, relu: boo
     )
 
 
-def _covers_sage(convolution: SAGEConv, _: bool) -> bool:
+def _covers_sage(convolution: SAGEConv, _: Tensor | SparseRows) -> bool:
     is_mean = type(convolution.aggr_module) is MeanAggregation
     return is_mean and not convolution.normalize and not convolution.project
 
@@ -129,7 +126,7 @@ def _is_sum_first(weight: Tensor, block: Block) -> bool:
     return sum_first < len(block.indices) * width_out + block.num_sources * width_in * width_out
 
 
-def _covers_gcn(convolution: GCNConv, _: bool) -> bool:
+def _covers_gcn(convolution: GCNConv, _: Tensor | SparseRows) -> bool:
     return convolution.normalize and _adds(convolution)
 
 
@@ -148,9 +145,9 @@ def _gin(convolution: GINConv, x: Tensor | SparseRows, block: Block, relu: bool)
     return out
 
 
-def _covers_gin(convolution: GINConv, is_sparse: bool) -> bool:
+def _covers_gin(convolution: GINConv, x: Tensor | SparseRows) -> bool:
     has_fixed_eps = not convolution.eps.requires_grad
-    return _adds(convolution) and has_fixed_eps and (not is_sparse or _chain_of(convolution.nn) is not None)
+    return _adds(convolution) and has_fixed_eps and (isinstance(x, Tensor) or _chain_of(convolution.nn) is not None)
 
 
 def _chain_of(module: nn.Module) -> list[nn.Module] | None:
@@ -190,10 +187,11 @@ def _gat(convolution: GATConv, x: Tensor, block: Block, relu: bool) -> Tensor:
     return linear(sums.flatten(1), mean, convolution.bias, relu=relu)
 
 
-def _covers_gat(convolution: GATConv, is_sparse: bool) -> bool:
+def _covers_gat(convolution: GATConv, x: Tensor | SparseRows) -> bool:
+    """Compiled kernels only, on rows that are dense."""
     is_shared = convolution.lin is not None and convolution.lin_edge is None and convolution.res is None
     is_dropped = convolution.dropout > 0 and convolution.training
-    return not is_sparse and is_shared and not is_dropped and _adds(convolution)
+    return isinstance(x, Tensor) and is_native(x) and is_shared and not is_dropped and _adds(convolution)
 
 
 def _sgc(convolution: SGConv, x: Tensor | SparseRows, block: Block, relu: bool) -> Tensor:
@@ -202,7 +200,7 @@ def _sgc(convolution: SGConv, x: Tensor | SparseRows, block: Block, relu: bool) 
     return sum_and_project(x, weight, bias, neighbours=block.normalized(weight.dtype, loops=loops), relu=relu)
 
 
-def _covers_sgc(convolution: SGConv, _: bool) -> bool:
+def _covers_sgc(convolution: SGConv, _: Tensor | SparseRows) -> bool:
     return convolution.K == 1 and not convolution.cached and _adds(convolution)
 
 
@@ -213,7 +211,7 @@ def _tag(convolution: TAGConv, x: Tensor | SparseRows, block: Block, relu: bool)
     return sum_and_project(x, weight, convolution.bias, neighbours=neighbours, beside_own=True, relu=relu)
 
 
-def _covers_tag(convolution: TAGConv, _: bool) -> bool:
+def _covers_tag(convolution: TAGConv, _: Tensor | SparseRows) -> bool:
     return convolution.K == 1 and convolution.normalize and _adds(convolution)
 
 
@@ -230,7 +228,7 @@ def _arma(convolution: ARMAConv, x: Tensor | SparseRows, block: Block, relu: boo
     return out.relu() if relu else out
 
 
-def _covers_arma(convolution: ARMAConv, _: bool) -> bool:
+def _covers_arma(convolution: ARMAConv, _: Tensor | SparseRows) -> bool:
     is_plain = convolution.act is None or isinstance(convolution.act, nn.ReLU)
     return convolution.num_layers == 1 and not convolution.dropout and is_plain and _adds(convolution)
 
@@ -239,12 +237,11 @@ def _adds(convolution: nn.Module) -> bool:
     return type(convolution.aggr_module) is SumAggregation
 
 
-_GAT = _Rule(_gat, _covers_gat)
 _RULES: dict[type, _Rule] = {
     SAGEConv: _Rule(_sage, _covers_sage),
     GCNConv: _Rule(_gcn, _covers_gcn),
     GINConv: _Rule(_gin, _covers_gin),
-    GATConv: _GAT,
+    GATConv: _Rule(_gat, _covers_gat),
     SGConv: _Rule(_sgc, _covers_sgc),
     TAGConv: _Rule(_tag, _covers_tag),
     ARMAConv: _Rule(_arma, _covers_arma),

@@ -31,20 +31,8 @@ class ReplicaStep:
         batch.wait()
         self._exchange.zero()
         self.model.train()
-        logits = forward_blocks(
-            self.model,
-            batch.x,
-            node_ids=batch.node_ids,
-            degrees=batch.degrees,
-            indptr=batch.indptr,
-            indices=batch.indices,
-            num_nodes_per_hop=batch.num_sampled_nodes_per_hop,
-            num_edges_per_hop=batch.num_sampled_edges_per_hop,
-            edge_weights=batch.edge_weights,
-            source_ids=batch.source_ids,
-            nested=batch.nested,
-            draw=int(stream_key(Stream.DROPOUT, self._seed, batch.task.epoch, batch.task.batch)),
-        )
+        draw = int(stream_key(Stream.DROPOUT, self._seed, batch.task.epoch, batch.task.batch))
+        logits = forward_batch(self.model, batch, draw=draw)
         divisor = self._exchange.divisor(num_seeds=len(batch.y), num_seeds_all=batch.num_seeds_all)
         loss = self._loss(logits, batch.y) / divisor
         if len(batch.y):
@@ -58,3 +46,21 @@ class ReplicaStep:
     def update(self) -> None:
         """Apply the gradients."""
         self._exchange.update(self.optimizer)
+
+
+def forward_batch(model: nn.Module, batch: MiniBatch, *, draw: int = 0) -> Tensor:
+    """Outputs [num_seeds, C] for the seeds of ``batch``; ``draw`` numbers what is dropped in training."""
+    return forward_blocks(
+        model,
+        batch.x,
+        node_ids=batch.node_ids,
+        degrees=batch.degrees,
+        indptr=batch.indptr,
+        indices=batch.indices,
+        num_nodes_per_hop=batch.num_sampled_nodes_per_hop,
+        num_edges_per_hop=batch.num_sampled_edges_per_hop,
+        edge_weights=batch.edge_weights,
+        source_ids=batch.source_ids,
+        nested=batch.nested,
+        draw=draw,
+    )

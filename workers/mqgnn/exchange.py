@@ -59,7 +59,32 @@ class Exchange(Protocol):
         """Stop what runs beside the training."""
 
 
-class AllReduce(Exchange):
+class _InBuckets(Exchange):
+    """A rule whose gradients are views of flat buckets from the start."""
+
+    def __init__(self, model: nn.Module, *, spare: int = 0) -> None:
+        self._buckets = lay_out_gradients(model, spare=spare)
+
+    def zero(self) -> None:
+        """Clear all buckets."""
+        for bucket in self._buckets:
+            bucket.zero_()
+
+
+class OwnSteps(_InBuckets):
+    """What rules have in common by which a replica steps by itself: its gradient is a mean over its own seeds."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._num_seeds = 0  # of the present step
+
+    def divisor(self, *, num_seeds: int, num_seeds_all: int) -> int:
+        """The replica's own seeds."""
+        self._num_seeds = num_seeds
+        return max(1, num_seeds)
+
+
+class AllReduce(_InBuckets):
     """Sums gradients over the replicas on ``axis``, in flat buckets; the losses travel in the first of them.
 
     The gradients of all parameters are views of the buckets from the start, so nothing is packed or unpacked, and a
@@ -67,13 +92,8 @@ class AllReduce(Exchange):
     """
 
     def __init__(self, model: nn.Module, *, axis: Axis) -> None:
+        super().__init__(model, spare=axis.size)
         self._axis = axis
-        self._buckets = lay_out_gradients(model, spare=axis.size)
-
-    def zero(self) -> None:
-        """Clear all buckets."""
-        for bucket in self._buckets:
-            bucket.zero_()
 
     def combine(self, loss: Tensor) -> Tensor:
         """Sum gradients over replicas. Returns the ``loss`` (a scalar) of each replica, [size of the axis].
@@ -83,7 +103,7 @@ class AllReduce(Exchange):
         places = self._buckets[0][-self._axis.size :]
         places[self._axis.index] = loss.detach()
         self._axis.sum_in_place(*self._buckets)
-        self.bytes_sent += sum(2 * bucket.nbytes * (self._axis.size - 1) // self._axis.size for bucket in self._buckets)
+        self.bytes_sent += sum(self._axis.bytes_of_sum(bucket.nbytes) for bucket in self._buckets)
         return places.clone()
 
 

@@ -11,30 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from workers.comm.axis import Axis
-from workers.mqgnn.exchange import Exchange, lay_out_gradients
+from workers.mqgnn.exchange import OwnSteps
 from workers.mqgnn.racom.flight import Flight
 from workers.mqgnn.racom.weights import ReplicaWeights
 
 
-class LocalSGD(Exchange):
+class LocalSGD(OwnSteps):
     """Means of the weights over ``axis`` every ``period`` steps, weighted by seeds."""
 
     def __init__(self, model: nn.Module, *, optimizer: torch.optim.Optimizer, axis: Axis, period: int) -> None:
+        super().__init__(model)
         self._axis, self.period = axis, period
-        self._buckets = lay_out_gradients(model)
         self._weights = ReplicaWeights(model, optimizer=optimizer)
         self._losses: Tensor | None = None  # of each replica, as it told last
-        self._clock = self._num_seeds = self._num_seeds_since = 0
-
-    def zero(self) -> None:
-        """Clear all buckets."""
-        for bucket in self._buckets:
-            bucket.zero_()
-
-    def divisor(self, *, num_seeds: int, num_seeds_all: int) -> int:
-        """The replica's own seeds: its gradient is a mean over them."""
-        self._num_seeds = num_seeds
-        return max(1, num_seeds)
+        self._clock = self._num_seeds_since = 0
 
     def combine(self, loss: Tensor) -> Tensor:
         """The share of each replica in the mean loss: others' as of the last mean, before the first as this one's."""

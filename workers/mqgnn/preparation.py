@@ -76,19 +76,26 @@ def choose_reading(model: nn.Module, graph: Graph, *, device: torch.device, dtyp
     """
     if device.type != "cpu" or dtype != torch.float32 or not isinstance(graph.features, DenseFeatures | SparseFeatures):
         return "gathered"
-    return reading_of(model, in_place_of(graph).features)
+    return reading_of(model, _rows_of(graph))
 
 
 def in_place_of(graph: Graph) -> InPlace:
-    """The features and degrees of all nodes of ``graph`` as tensors that share its memory."""
+    """The features of all nodes of ``graph`` as tensors that share its memory, and their degrees."""
+    return InPlace(_rows_of(graph), degrees=degrees_of(graph))
+
+
+def degrees_of(graph: Graph) -> torch.Tensor:
+    """In-degrees of all nodes [N]."""
+    return torch.from_numpy(graph.in_degrees(np.arange(graph.num_nodes)))
+
+
+def _rows_of(graph: Graph) -> torch.Tensor | SparseRows:
     features = graph.features
     if isinstance(features, SparseFeatures):
         arrays = (torch.from_numpy(array) for array in (features.indptr, features.columns, features.values))
-        rows: torch.Tensor | SparseRows = SparseRows(*arrays, num_features=features.num_features)
-    else:
-        assert isinstance(features, DenseFeatures)
-        rows = torch.from_numpy(features.matrix)
-    return InPlace(rows, degrees=torch.from_numpy(graph.in_degrees(np.arange(graph.num_nodes))))
+        return SparseRows(*arrays, num_features=features.num_features)
+    assert isinstance(features, DenseFeatures)
+    return torch.from_numpy(features.matrix)
 
 
 class SampleWorker:

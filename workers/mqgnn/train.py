@@ -11,7 +11,6 @@ global batches, dropout included, where all fanouts are equal; with others a rep
 one process does, and then samples it with another fanout. Sampling a node anew at each hop would lift that.
 """
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -27,7 +26,7 @@ from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
-from workers.mqgnn.preparation import build_stages, choose_reading
+from workers.mqgnn.preparation import build_stages, choose_reading, degrees_of
 from workers.mqgnn.progress import ProgressMeter, Stopwatch
 from workers.mqgnn.sampling.csc import along
 from workers.mqgnn.seed_order import SeedOrder
@@ -90,7 +89,7 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> 
     memory = PeakMemory(run.device)
     memory.start()
     model = build_model(run.spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
-    learn_degrees(model, torch.from_numpy(graph.in_degrees(np.arange(graph.num_nodes))))
+    learn_degrees(model, degrees_of(graph))
     model = model.to(run.device, dtype)
     optimizer = build_optimizer(model, spec=spec, decayed=every_parameter)
     with open_exchange(run.plan.sync, model, optimizer=optimizer, axis=axis) as exchange:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from planner.sync import SyncRule
 from workers.comm.axis import Axis
-from workers.mqgnn.exchange import Exchange, lay_out_gradients
+from workers.mqgnn.exchange import OwnSteps
 from workers.mqgnn.racom import rules
 from workers.mqgnn.racom.board import Board
 from workers.mqgnn.racom.dealing import Dealing
@@ -50,7 +50,7 @@ class _Underway:
     num_steps: int = 0
 
 
-class Racom(Exchange):
+class Racom(OwnSteps):
     """The rule of one replica. ``optimizer`` trains ``model``; its moments are part of every mean.
 
     ``means`` and ``pushes`` are lines of all replicas with groups of their own, made for this exchange and closed by
@@ -67,9 +67,9 @@ class Racom(Exchange):
         pushes: Axis,
     ) -> None:
         assert means.group is not None, "a replica alone agrees with itself"
+        super().__init__(model)
         self._rule, self._means, self._place = rule, means, means.index
         self._optimizer = optimizer
-        self._buckets = lay_out_gradients(model)
         self.weights = ReplicaWeights(model, optimizer=optimizer)
         self._pushes = Pushes(self.weights.gradients, axis=pushes) if rule.push else None
         self._board = Board(means.group.get_group_store(), place=means.index, size=means.size)
@@ -80,19 +80,13 @@ class Racom(Exchange):
         self._underway: _Underway | None = None
         self._since, self._has_moved = Since(), False
         self._pace = Pace(rule)
-        self._num_seeds, self._rate = 0, 0.0
+        self._rate = 0.0
         self._begun: float | None = None
 
     def zero(self) -> None:
         """Clear the gradients. The work on a step begins where the one before it ended, else here."""
         self._begun = self._begun or time.perf_counter()
-        for bucket in self._buckets:
-            bucket.zero_()
-
-    def divisor(self, *, num_seeds: int, num_seeds_all: int) -> int:
-        """The replica's own seeds: its gradient is a mean over them."""
-        self._num_seeds = num_seeds
-        return max(1, num_seeds)
+        super().zero()
 
     def combine(self, loss: Tensor) -> Tensor:
         """The share of each replica in the mean loss over a step's seeds: others' as of what they told last.

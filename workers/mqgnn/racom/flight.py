@@ -29,8 +29,7 @@ class Flight:
         figures = [weight, *sums, *[0.0] * axis.size]
         figures[len(sums) + 1 + axis.index] = own
         self._message = torch.cat((flat, flat.new_tensor(figures)))
-        # what a ring sends of a message: all of it once to add up, once to hand round, less the part it holds
-        self.bytes_sent = 2 * self._message.nbytes * (axis.size - 1) // axis.size
+        self.bytes_sent = axis.bytes_of_sum(self._message.nbytes)
         self._work = axis.group.allreduce([self._message])
 
     def has_landed(self) -> bool:
