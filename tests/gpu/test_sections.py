@@ -13,7 +13,7 @@ from tests.gpu.sections import SECTIONS
 def test_on_a_gpu(name: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip(f"{name} needs a GPU: python -m tests.gpu.check")
-    SECTIONS[name]()
+    assert SECTIONS[name](), "a section tells what it saw"
 
 
 def test_the_script_says_what_it_skips_and_what_it_saw(

@@ -3,7 +3,6 @@
 import ctypes
 import math
 import mmap
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,22 +17,16 @@ from workers.ops.attention_dropout import PairDropout
 from workers.ops.attention_kernels import PLAIN, native_kernel
 from workers.ops.native import native_library
 
-pytestmark = pytest.mark.skipif(native_library() is None, reason="no native library is installed")
+pytestmark = [
+    pytest.mark.skipif(native_library() is None, reason="no native library is installed"),
+    pytest.mark.usefixtures("one_thread"),
+]
 INSTRUCTION_SETS = tuple(library.instruction_sets) if (library := native_library()) else ()
 # Of the largest number. A gradient may be a difference of sums over thousands of numbers around one, each rounded.
 TOLERANCE = {torch.float32: 5e-5, torch.float64: 1e-12}
 
 each_form = pytest.mark.parametrize("form", INSTRUCTION_SETS)
 each_dtype = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Such small cases only wait for a second one; tests that are about threads set their number themselves."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @each_form

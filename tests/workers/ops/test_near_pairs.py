@@ -1,7 +1,6 @@
 """An index of near pairs is the dense index in fewer bytes: the same tiles, the same bits from every kernel."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -18,6 +17,7 @@ from workers.ops.near_pairs import NearPairs, among_columns, dense_rows
 from workers.ops.row_layout import whole
 
 NATIVE = tuple(library.instruction_sets) if (library := native_library()) else ()
+pytestmark = pytest.mark.usefixtures("one_thread")
 each_form = pytest.mark.parametrize("form", ["plain", *NATIVE])
 
 
@@ -86,14 +86,6 @@ def compute(kernel: AttentionKernel, case: Case, buckets: Tensor | NearPairs, dt
     delta = (grad_out * out).sum(dim=2)
     dtable = kernel.attend_block_backward(grad_out, **asked, lse=lse, delta=delta, **gradients)
     return [out, lse, *gradients.values(), dtable]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def cases() -> st.SearchStrategy[Case]:
