@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import PurePosixPath
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -18,7 +18,7 @@ from planner.errors import GraphmillError
 from service.faults import Fault, closest, describe, show, to_pointer
 from service.spec import JobSpec
 from workers.model_specs import MODELS_OF_KIND, SPEC_OF_MODEL, SampledGNNSpec, TransformerFields
-from workers.spec import NAMED_DATASETS, AttentionKernelName, TrainingSpec
+from workers.spec import NAMED_DATASETS, ONE_KIND_ALONE, TrainingSpec
 
 _MAX_DEPTH = 32
 _MAX_FAULTS = 100  # more help nobody, and each costs time to put into words
@@ -107,6 +107,7 @@ def _rules_between_fields(document: dict[str, Any]) -> Iterator[Fault]:
     dataset, model, training = document.get("dataset"), document.get("model"), document.get("training")
     if isinstance(training, dict):
         yield from _check_warm_up(training)
+        yield from _check_training_of_kind(training, document.get("kind"))
         yield from _check_kernel(training.get("attention_kernel", "auto"), document)
     if isinstance(dataset, dict):
         yield from _check_dataset(dataset)
@@ -181,11 +182,17 @@ def _check_warm_up(training: Mapping[str, Any]) -> Iterator[Fault]:
         )
 
 
+def _check_training_of_kind(training: Mapping[str, Any], kind: Any) -> Iterator[Fault]:
+    for rule in ONE_KIND_ALONE:
+        given = training.get(rule.field, rule.usual)
+        asked = given.get("name", rule.usual) if isinstance(given, dict) else given
+        if kind in tuple(_KINDS) and kind != rule.kind and asked in rule.values and asked != rule.usual:
+            yield Fault(pointer=f"/training/{rule.field}", detail=rule.reason, fix="leave it out")
+
+
 def _check_kernel(asked: Any, document: Mapping[str, Any]) -> Iterator[Fault]:
     pointer, resources = "/training/attention_kernel", document.get("resources", {})
-    if document.get("kind") == "mqgnn" and asked in get_args(AttentionKernelName) and asked != "auto":
-        yield Fault(pointer=pointer, detail="sampled GNNs have no attention kernel to choose", fix="leave it out")
-    elif isinstance(resources, dict):
+    if document.get("kind") != "mqgnn" and isinstance(resources, dict):
         has_gpus = bool(resources.get("gpus_per_worker", 0))
         if asked in ("triton", "flex") and not has_gpus:
             fix = "set resources.gpus_per_worker to 1, or leave it out"

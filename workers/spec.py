@@ -3,13 +3,14 @@
 The models' own specs are in ``workers.model_specs``; this module hands them on.
 """
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from planner.frozen import Frozen
 from planner.profiles import Precision
-from planner.sync import SyncRule
+from planner.sync import SyncName, SyncRule
 from workers.model_specs import MODELS_OF_KIND, SPEC_OF_MODEL, GraphormerSpec, Kind, ModelSpec, SampledGNNSpec
 
 __all__ = [
@@ -130,6 +131,42 @@ class TrainingSpec(Frozen):
         return self
 
 
+@dataclass(frozen=True)
+class OneKindAlone:
+    """A ``field`` of ``training`` that ``kind`` alone may set to one of ``values`` other than the ``usual`` one."""
+
+    field: str
+    kind: Kind
+    values: tuple[str, ...]
+    usual: str
+    reason: str
+
+
+ONE_KIND_ALONE = (
+    OneKindAlone(
+        field="attention_kernel",
+        kind="megagraph",
+        values=get_args(AttentionKernelName),
+        usual="auto",
+        reason="sampled GNNs have no attention kernel to choose",
+    ),
+    OneKindAlone(
+        field="precision",
+        kind="megagraph",
+        values=get_args(Precision),
+        usual="float32",
+        reason="sampled GNNs compute in float32",
+    ),
+    OneKindAlone(
+        field="sync",
+        kind="mqgnn",
+        values=get_args(SyncName),
+        usual="ddp",
+        reason="graph transformers sum gradients in every step",
+    ),
+)
+
+
 class TrainSpec(Frozen):
     """One run, without the service's words around it: training, or the use of what job ``from_job`` has trained."""
 
@@ -149,27 +186,15 @@ class TrainSpec(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _kernel_of_kind(self) -> "TrainSpec":
-        if self.kind != "megagraph" and self.training.attention_kernel != "auto":
-            raise ValueError(f"training.attention_kernel belongs to kind megagraph; leave it out for {self.kind}")
-        return self
-
-    @model_validator(mode="after")
-    def _precision_of_kind(self) -> "TrainSpec":
-        if self.kind == "mqgnn" and self.training.precision != "float32":
-            raise ValueError(
-                f"training.precision {self.training.precision} is for kind megagraph: sampled GNNs compute in"
-                " float32; leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _replicas_of_kind(self) -> "TrainSpec":
-        if self.kind == "megagraph" and self.training.sync.name != "ddp":
-            raise ValueError(
-                f"training.sync {self.training.sync.name!r} lets replicas of a sampled GNN step by themselves; kind"
-                " megagraph sums gradients in every step: leave it out"
-            )
+    def _training_of_kind(self) -> "TrainSpec":
+        asked = {
+            "attention_kernel": self.training.attention_kernel,
+            "precision": self.training.precision,
+            "sync": self.training.sync.name,
+        }
+        for rule in ONE_KIND_ALONE:
+            if self.kind != rule.kind and asked[rule.field] != rule.usual:
+                raise ValueError(f"training.{rule.field} is for kind {rule.kind}: {rule.reason}; leave it out")
         return self
 
     @model_validator(mode="after")

@@ -217,6 +217,18 @@ def test_flex_does_not_drop_attention_weights() -> None:
     assert (fault.pointer, "drop" in fault.detail) == ("/training/attention_kernel", True)
 
 
+@pytest.mark.parametrize("training", [{"precision": "bfloat16"}, {"sync": "racom"}, {"sync": {"name": "local_sgd"}}])
+def test_what_one_kind_alone_has_is_refused_where_it_stands(training: dict[str, Any]) -> None:
+    (field,) = training
+    jobs = [
+        {"kind": "mqgnn", "model": {"name": "graphsage"}, "training": training},
+        {"kind": "megagraph", "model": {"name": "graphormer"}, "training": training},
+    ]
+    refused = [[(fault.pointer, fault.fix) for fault in find_faults(job_document(**job))] for job in jobs]
+    fault = [(f"/training/{field}", "leave it out")]
+    assert refused == ([[], fault] if field == "sync" else [fault, []])
+
+
 def test_sampled_gnns_have_no_attention_kernel() -> None:
     job = {"kind": "mqgnn", "model": {"name": "graphsage"}, "training": {"attention_kernel": "plain"}}
     (fault,) = find_faults(job_document(**job))
