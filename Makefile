@@ -7,6 +7,7 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+TRITON := $(VENV)/.triton
 PEERS := .venv-peers
 
 .PHONY: demo check test env bench-peers clean
@@ -19,6 +20,11 @@ $(STAMP): pyproject.toml constraints.txt $(shell find workers -name '*.cpp' -o -
 	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# Only where CUDA's kernels are tested: torch's optimisers import triton where it is, 77 MB in every rank.
+$(TRITON): $(STAMP)
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt triton
+	touch $@
+
 demo: $(STAMP)
 	$(PYTHON) -m api.demo
 
@@ -29,7 +35,7 @@ check: $(STAMP)
 	$(VENV)/bin/lint-imports
 	$(PYTHON) -m pytest -q tests/house
 
-test: $(STAMP)
+test: $(TRITON)
 	$(PYTHON) -m pytest -q tests
 
 bench-peers: $(PEERS)/.installed
