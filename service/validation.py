@@ -17,7 +17,9 @@ from pydantic import ValidationError
 from planner.errors import GraphmillError
 from service.faults import Fault, closest, describe, show, to_pointer
 from service.spec import JobSpec
-from workers.model_specs import MODELS_OF_KIND, SPEC_OF_MODEL, SampledGNNSpec, TransformerFields
+from workers.model_specs.by_name import MODELS_OF_KIND, SPEC_OF_MODEL
+from workers.model_specs.sampled import SampledGNNSpec
+from workers.model_specs.transformers import TransformerFields
 from workers.spec import NAMED_DATASETS, ONE_KIND_ALONE, TrainingSpec
 
 _MAX_DEPTH = 32

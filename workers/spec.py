@@ -11,7 +11,9 @@ from pydantic import Field, model_validator
 from planner.frozen import Frozen
 from planner.profiles import Precision
 from planner.sync import SyncName, SyncRule
-from workers.model_specs import MODELS_OF_KIND, SPEC_OF_MODEL, GraphormerSpec, Kind, ModelSpec, SampledGNNSpec
+from workers.model_specs.by_name import MODELS_OF_KIND, SPEC_OF_MODEL, Kind, ModelSpec
+from workers.model_specs.sampled import SampledGNNSpec
+from workers.model_specs.transformers import GraphormerSpec
 
 __all__ = [
     "MODELS_OF_KIND",

@@ -24,7 +24,7 @@ from workers.data.edges import targets_of
 from workers.data.graph import Graph
 from workers.megagraph import encoded_rows
 from workers.megagraph.training_step import run_step
-from workers.model_specs import IndexForm
+from workers.model_specs.transformers import IndexForm
 from workers.ops.heads import AllHeads
 from workers.spec import GraphormerSpec, TrainingSpec
 from workers.training.memory import PeakMemory

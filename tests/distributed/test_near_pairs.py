@@ -9,7 +9,7 @@ from planner.plan import Partition
 from tests.distributed.equality import SPEC, Case, Outcome, compare, run_parallel
 from tests.distributed.odd_graphs import build_graph, build_set, odd_set, one_graph
 from tests.kit.gloo_pool import GlooPool
-from workers.model_specs import GraphGPSSpec, GraphormerSpec
+from workers.model_specs.transformers import GraphGPSSpec, GraphormerSpec
 
 SPREADS = {
     "ring of 2": {"cp": 2},

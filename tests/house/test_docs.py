@@ -19,7 +19,7 @@ from service.settings import Settings
 from service.spec import JobSpec, JobState, LimitsSpec, ResourcesSpec
 from service.states import LEGAL_MOVES
 from service.validation import parse_spec
-from workers.model_specs import Needs
+from workers.model_specs.needs import Needs
 from workers.spec import NAMED_DATASETS, SPEC_OF_MODEL, DatasetSpec, ScheduleSpec, TrainingSpec
 
 ROOT = Path(__file__).resolve().parents[2]

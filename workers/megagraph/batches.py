@@ -23,7 +23,7 @@ from workers.data.paths import DataPaths
 from workers.data.shard_edges import join_edges
 from workers.megagraph.encoded_rows import EncodedRows, RowEncoder
 from workers.megagraph.wide_edges import join_wide_edges
-from workers.model_specs import Needs
+from workers.model_specs.needs import Needs
 from workers.models.graph_batch import GraphBatch, WideEdges
 from workers.ops.row_edges import RowEdges
 from workers.ops.row_layout import RowLayout

@@ -24,7 +24,7 @@ from workers.data.partition import NodeCut
 from workers.data.paths import DataPaths
 from workers.data.shard_edges import shard_edges
 from workers.megagraph.wide_edges import widened_edges
-from workers.model_specs import Needs
+from workers.model_specs.needs import Needs
 from workers.ops.near_pairs import NearPairs, PairBuckets
 from workers.ops.row_edges import RowEdges
 

@@ -19,7 +19,7 @@ from workers.data.graph import Graph
 from workers.data.graph_encodings.expander import expander_edges
 from workers.data.partition import NodeCut
 from workers.data.shard_edges import join_edges, shard_edges
-from workers.model_specs import Needs
+from workers.model_specs.needs import Needs
 from workers.models.graph_batch import WideEdges
 from workers.ops.row_edges import Halo, RowEdges
 

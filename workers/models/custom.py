@@ -14,7 +14,7 @@ from importlib import import_module
 from torch import nn
 
 from workers.errors import ModelInvalidError
-from workers.model_specs import CustomSpec
+from workers.model_specs.custom import CustomSpec
 from workers.models.units import GraphTransformer
 
 

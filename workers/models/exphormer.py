@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from workers.model_specs import ExphormerSpec
+from workers.model_specs.transformers import ExphormerSpec
 from workers.models.graph_batch import GraphBatch
 from workers.models.graphgps import Block, build_positions
 from workers.models.layers import Features, Head

@@ -33,7 +33,7 @@ class GraphBatch:
 
     ``node_ids`` are unique in the data set and the same on every rank: they, with ``draw``, decide what dropout drops.
     ``x``, ``degree`` and ``node_ids`` are always there; the rest is None or empty where the model has no need of it
-    (``workers.model_specs.Needs``). ``buckets`` and ``paths`` have the rows that attend here, which are the own rows
+    (``workers.model_specs.needs``). ``buckets`` and ``paths`` have the rows that attend here, which are the own rows
     unless ranks share heads.
     """
 

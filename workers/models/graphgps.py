@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from workers.model_specs import ExphormerSpec, GraphGPSSpec
+from workers.model_specs.transformers import ExphormerSpec, GraphGPSSpec
 from workers.models.attention import Attention, Distance
 from workers.models.graph_batch import GraphBatch
 from workers.models.layers import Features, FeedForward, Head, Laplacian, Walks, build_norm

@@ -18,7 +18,7 @@ Shapes: n rows here, F features, d hidden size, H heads, C classes, B = max_dist
 
 from torch import Tensor, nn
 
-from workers.model_specs import GraphormerSpec
+from workers.model_specs.transformers import GraphormerSpec
 from workers.models.attention import Attention, Distance, EdgePath
 from workers.models.graph_batch import GraphBatch
 from workers.models.layers import FeedForward, Head

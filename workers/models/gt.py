@@ -14,7 +14,7 @@ H heads.
 import torch
 from torch import Tensor, nn
 
-from workers.model_specs import GTSpec
+from workers.model_specs.transformers import GTSpec
 from workers.models.graph_batch import GraphBatch
 from workers.models.layers import Features, FeedForward, Head, Laplacian, build_norm
 from workers.models.units import GraphTransformer

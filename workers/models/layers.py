@@ -5,7 +5,7 @@ Shapes: n rows, F features, d hidden size, g graphs, C classes. Sites of dropout
 
 from torch import Tensor, nn
 
-from workers.model_specs import Norm, Pooling
+from workers.model_specs.transformers import Norm, Pooling
 from workers.models.batch_norm import CountedBatchNorm
 from workers.models.graph_batch import GraphBatch
 from workers.ops.counter_dropout import CounterDropout

@@ -6,7 +6,7 @@ Shapes: n own rows, m = n + halo rows, e edges, d hidden size.
 import torch
 from torch import Tensor, nn
 
-from workers.model_specs import MessagePassing
+from workers.model_specs.transformers import MessagePassing
 from workers.models.graph_batch import GraphBatch
 from workers.ops.exchanges import LocalNeighbours, NeighbourExchange
 from workers.ops.segment import segment_sum, sum_over_edges

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from workers.model_specs import NAGphormerSpec, Pooling
+from workers.model_specs.transformers import NAGphormerSpec, Pooling
 from workers.models.graph_batch import GraphBatch
 from workers.models.layers import FeedForward, Head
 from workers.models.units import GraphTransformer

@@ -1,4 +1,4 @@
-"""Name → model. To add one: its spec in ``workers/model_specs.py``, its module beside this file, a line here.
+"""Name → model. To add one: its spec in ``workers/model_specs``, its module beside this file, a line here.
 
 The modules are imported when asked for, because torch_geometric alone takes seconds to import.
 """
@@ -7,7 +7,7 @@ from importlib import import_module
 
 from torch import nn
 
-from workers.model_specs import MODELS_OF_KIND, ModelSpec
+from workers.model_specs.by_name import MODELS_OF_KIND, ModelSpec
 from workers.models.pyg_sources import remove_generated_sources
 
 # name -> what builds it, called (spec, num_features=, num_classes=)

@@ -23,7 +23,7 @@ from torch_geometric.nn import ARMAConv, GATConv, MessagePassing, PNAConv, SGCon
 from torch_geometric.nn.models import GAT, GCN, GIN, PNA, GraphSAGE
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from workers.model_specs import SampledFields
+from workers.model_specs.sampled import SampledFields
 from workers.models.appnp import APPNPNet, predict_rows, spread
 from workers.models.blocks import Block, InPlace, block_of
 from workers.models.convolutions import convolve, reads_in_place, width_of

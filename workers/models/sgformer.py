@@ -16,7 +16,7 @@ Units: ``features``, ``block.0`` (both branches), ``head``. Shapes: n rows here,
 import torch
 from torch import Tensor, nn
 
-from workers.model_specs import SGFormerSpec
+from workers.model_specs.transformers import SGFormerSpec
 from workers.models.graph_batch import GraphBatch
 from workers.models.layers import Features, Head
 from workers.models.message_passing import GCN

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from workers.model_specs import TransformerSpec
+from workers.model_specs.by_name import TransformerSpec
 from workers.models.graph_batch import GraphBatch
 
 

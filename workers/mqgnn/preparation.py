@@ -14,7 +14,7 @@ from torch import nn
 
 from workers.data.features import DenseFeatures, SparseFeatures
 from workers.data.graph import Graph
-from workers.model_specs import SamplerName
+from workers.model_specs.sampled import SamplerName
 from workers.models.blocks import InPlace
 from workers.models.sampled import Reading, reading_of
 from workers.mqgnn.counter_rng import Stream, stream_key

@@ -22,7 +22,9 @@ from workers.data.graph import GraphDataset
 from workers.data.partition import NodeCut
 from workers.megagraph.encoded_rows import RowEncoder
 from workers.megagraph.mixed_precision import apply_precision
-from workers.model_specs import CustomSpec, ModelSpec, SampledFields
+from workers.model_specs.by_name import ModelSpec
+from workers.model_specs.custom import CustomSpec
+from workers.model_specs.sampled import SampledFields
 from workers.models.attention import choose_kernel
 from workers.models.registry import build_model
 from workers.models.units import GraphTransformer, kind_of

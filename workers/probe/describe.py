@@ -12,7 +12,9 @@ from workers.data.graph import TRAIN, Graph, GraphDataset
 from workers.data.graph_encodings.index_form import heaviest_rows
 from workers.data.shard_counts import count_shards
 from workers.errors import DatasetInvalidError
-from workers.model_specs import Needs, SampledFields, TransformerSpec, mixes_of
+from workers.model_specs.by_name import TransformerSpec
+from workers.model_specs.needs import Needs, mixes_of
+from workers.model_specs.sampled import SampledFields
 from workers.ops.native import kernel_form
 from workers.spec import TrainSpec
 from workers.training.model_fit import resolve_model

@@ -14,7 +14,7 @@ from planner.profiles import UnitSize
 from workers.data.graph import GraphDataset
 from workers.data.graph_encodings.index_form import mean_pairs_within
 from workers.megagraph.wide_edges import join_wide_edges
-from workers.model_specs import Needs
+from workers.model_specs.needs import Needs
 from workers.models.graph_batch import GraphBatch
 from workers.ops.near_pairs import NearPairs, PairBuckets
 from workers.ops.row_edges import RowEdges

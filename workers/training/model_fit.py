@@ -6,7 +6,11 @@ spec.model + data set ─▶ resolve_model ─▶ the spec that is built, traine
 from workers.data.graph import GraphDataset
 from workers.data.graph_encodings.index_form import is_near_form_smaller
 from workers.errors import ModelInvalidError
-from workers.model_specs import CustomSpec, GraphGPSSpec, GraphormerSpec, IndexForm, ModelSpec, Needs, SampledFields
+from workers.model_specs.by_name import ModelSpec
+from workers.model_specs.custom import CustomSpec
+from workers.model_specs.needs import Needs
+from workers.model_specs.sampled import SampledFields
+from workers.model_specs.transformers import GraphGPSSpec, GraphormerSpec, IndexForm
 
 
 def resolve_model(model: ModelSpec, dataset: GraphDataset) -> ModelSpec:

@@ -14,7 +14,7 @@ from planner.schedule import (
 )
 from workers.data.graph import GraphDataset
 from workers.data.partition import NATURAL
-from workers.model_specs import TransformerSpec
+from workers.model_specs.by_name import TransformerSpec
 from workers.spec import GraphormerSpec
 
 SPEC = GraphormerSpec(

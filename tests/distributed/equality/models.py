@@ -7,16 +7,16 @@ import numpy as np
 
 from tests.distributed.odd_graphs import odd_set, one_graph
 from workers.data.graph import TRAIN, VALIDATION, Graph, GraphDataset
-from workers.model_specs import (
-    CustomSpec,
+from workers.model_specs.by_name import TransformerSpec
+from workers.model_specs.custom import CustomSpec
+from workers.model_specs.needs import Needs
+from workers.model_specs.transformers import (
     ExphormerSpec,
     GraphGPSSpec,
     GraphormerSpec,
     GTSpec,
     NAGphormerSpec,
-    Needs,
     SGFormerSpec,
-    TransformerSpec,
 )
 
 DENSE = ("ring", "ulysses", "ulysses_ring")

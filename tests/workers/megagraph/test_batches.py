@@ -18,7 +18,7 @@ from workers.data.paths import DataPaths
 from workers.megagraph import encoded_rows as module
 from workers.megagraph.batches import LabelledBatch, ShardedBatches
 from workers.megagraph.training_step import masked_loss
-from workers.model_specs import Needs
+from workers.model_specs.needs import Needs
 from workers.ops.near_pairs import NearPairs
 from workers.spec import TrainingSpec
 from workers.training.losses import build_loss

@@ -13,15 +13,15 @@ from tests.planner.made_up import cluster
 from workers.data.datasets import load_dataset
 from workers.data.paths import DataPaths
 from workers.errors import ModelInvalidError
-from workers.model_specs import (
-    CustomSpec,
+from workers.model_specs.by_name import TransformerSpec
+from workers.model_specs.custom import CustomSpec
+from workers.model_specs.transformers import (
     ExphormerSpec,
     GraphGPSSpec,
     GraphormerSpec,
     GTSpec,
     NAGphormerSpec,
     SGFormerSpec,
-    TransformerSpec,
 )
 from workers.models.layers import Features, Head
 from workers.probe.describe import describe_job, profile_key

@@ -14,7 +14,7 @@ from workers.data.graph import TEST, TRAIN, VALIDATION
 from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.executor import Round
 from workers.megagraph.training_step import evaluate_global, masked_loss, run_step
-from workers.model_specs import Needs
+from workers.model_specs.needs import Needs
 
 
 def gradients_of(case: Case, *, actions: Sequence[Action]) -> list[torch.Tensor]:

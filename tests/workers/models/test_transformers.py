@@ -7,15 +7,15 @@ from tests.distributed.odd_graphs import odd_set
 from workers.comm.axis import Axis
 from workers.errors import ModelInvalidError
 from workers.megagraph.batches import ShardedBatches
-from workers.model_specs import (
-    CustomSpec,
+from workers.model_specs.by_name import TransformerSpec
+from workers.model_specs.custom import CustomSpec
+from workers.model_specs.transformers import (
     ExphormerSpec,
     GraphGPSSpec,
     GraphormerSpec,
     GTSpec,
     NAGphormerSpec,
     SGFormerSpec,
-    TransformerSpec,
 )
 from workers.models.graph_batch import GraphBatch, WideEdges
 from workers.models.layers import Features, Head

@@ -12,7 +12,7 @@ from planner.sync import SyncRule
 from tests.kit.objectives import CROSS_ENTROPY
 from workers.comm.axis import Axis
 from workers.data.graph import TRAIN, Graph
-from workers.model_specs import SamplerName
+from workers.model_specs.sampled import SamplerName
 from workers.models.sampled import build_sampled_gnn
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import Exchange

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from workers.errors import KernelUnavailableError
-from workers.model_specs import GraphormerSpec, GTSpec
+from workers.model_specs.transformers import GraphormerSpec, GTSpec
 from workers.models.attention import Attention, choose_kernel
 from workers.models.registry import build_model
 from workers.ops import attention_kernels

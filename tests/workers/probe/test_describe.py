@@ -13,7 +13,7 @@ from tests.planner.made_up import cluster
 from workers.data.features import DenseFeatures
 from workers.data.graph import NO_SPLIT, TEST, TRAIN, Graph, GraphDataset
 from workers.errors import DatasetInvalidError
-from workers.model_specs import ExphormerSpec, GraphGPSSpec, GTSpec, NAGphormerSpec, SGFormerSpec
+from workers.model_specs.transformers import ExphormerSpec, GraphGPSSpec, GTSpec, NAGphormerSpec, SGFormerSpec
 from workers.probe import describe
 from workers.probe.describe import describe_job, graph_bytes, profile_key
 from workers.probe.toy_graph import ring_graph

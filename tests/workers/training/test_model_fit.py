@@ -9,7 +9,9 @@ from pydantic import ValidationError
 from tests.distributed.odd_graphs import build_graph, build_set, random_edges
 from workers.data.graph import GraphDataset
 from workers.errors import ExportMismatchError
-from workers.model_specs import GraphGPSSpec, GraphormerSpec, ModelSpec, Needs
+from workers.model_specs.by_name import ModelSpec
+from workers.model_specs.needs import Needs
+from workers.model_specs.transformers import GraphGPSSpec, GraphormerSpec
 from workers.spec import DatasetSpec, TrainSpec
 from workers.training.export_config import FORMAT, check_fits
 from workers.training.folder import Folder

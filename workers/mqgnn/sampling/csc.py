@@ -11,7 +11,7 @@ import numpy as np
 from workers.data.edges import checked_ids, index_dtype, indptr_of, targets_of
 from workers.data.graph import Graph
 from workers.errors import DatasetInvalidError
-from workers.model_specs import Direction
+from workers.model_specs.sampled import Direction
 
 
 @dataclass(frozen=True, eq=False)

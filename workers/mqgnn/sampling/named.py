@@ -5,7 +5,7 @@ from typing import Protocol, get_args
 
 import numpy as np
 
-from workers.model_specs import SamplerName
+from workers.model_specs.sampled import SamplerName
 from workers.mqgnn.sampling.csc import Csc
 from workers.mqgnn.sampling.layers import LayerOptions, LayerSampler
 from workers.mqgnn.sampling.native_kernels import sampler_kernels

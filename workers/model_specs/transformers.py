@@ -1,58 +1,23 @@
-"""What each model is called, its numbers, its units in order, and what it asks to know of a graph. Values only.
+"""The numbers of each graph transformer, its units in order, and what it asks to know of a graph. Values only.
 
 ``units`` are the names that plans use; the module of the model lists its parts in the same order. ``needs`` is what
 ``workers.megagraph.batches`` makes ready. Importing this module imports no tensor library.
 """
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from planner.frozen import Frozen
-from planner.profiles import Mixing, Traffic
+from planner.profiles import Traffic
+from workers.model_specs.needs import Needs
 
-Kind = Literal["megagraph", "mqgnn"]
 Pooling = Literal["none", "mean", "sum"]
 Norm = Literal["batch", "layer"]
 MessagePassing = Literal["gcn", "gine"]
 # Of the distances: a byte for every pair, 5 bytes for each pair within reach, or what ``workers.training.model_fit``
 # finds the smaller one for the data set.
 IndexForm = Literal["dense", "near_pairs", "auto"]
-
-
-class Needs(Frozen):
-    """What a model asks to know of every graph, besides features and degrees; None, 0 or False where it does not."""
-
-    max_distance: int | None = Field(default=None, ge=1, le=250)  # hops up to so many, one bucket more for the rest
-    near_pairs: bool = False  # of the distances only those of pairs within reach; else a byte for every pair
-    pair_dropout: bool = False  # ids of all nodes of a graph: dropout of pairs is a function of both
-    edge_paths: bool = False  # the types of the edges on one shortest path of every pair, up to max_distance of them
-    edges: bool = False  # edges into own rows
-    edge_types: int = Field(default=0, ge=0, le=254)  # kinds of edges that are told apart; 0: all are alike
-    expander_degree: int = Field(default=0, ge=0, le=64)  # edges of a random regular graph beside those of the graph
-    num_global: int = Field(default=0, ge=0, le=64)  # global nodes, joined to every node of their graph
-    laplacian_size: int = Field(default=0, ge=0, le=512)  # eigenvectors of the Laplacian
-    walk_length: int = Field(default=0, ge=0, le=512)  # return probabilities of walks of 1 … so many steps
-    num_hops: int | None = Field(default=None, ge=0, le=64)  # features summed over 0 … so many hops
-
-    @model_validator(mode="after")
-    def _near_pairs_have_distances(self) -> "Needs":
-        if self.near_pairs and (self.max_distance is None or self.edge_paths):
-            raise ValueError(
-                "near_pairs are those within max_distance hops, and edge_paths are of all pairs; found max_distance"
-                f" {self.max_distance}, edge_paths {self.edge_paths}: give a max_distance, and one of the two"
-            )
-        return self
-
-
-def mixes_of(needs: Needs, *, has_sums: bool) -> tuple[Mixing, ...]:
-    """How rows of a graph meet in a model with these needs."""
-    ways: dict[Mixing, bool] = {
-        "dense": needs.max_distance is not None,
-        "edges": needs.edges or needs.expander_degree > 0,
-        "sums": has_sums or needs.num_global > 0,
-    }
-    return tuple(way for way, is_used in ways.items() if is_used)
 
 
 class TransformerFields(Frozen):
@@ -301,146 +266,3 @@ class NAGphormerSpec(TransformerFields):
     def needs(self) -> Needs:
         """Hop features."""
         return Needs(num_hops=self.num_hops)
-
-
-class CustomSpec(Frozen):
-    """A module of the user's own: ``module`` is ``package.module:callable``, ``units`` paths of its submodules."""
-
-    name: Literal["custom"] = "custom"
-    module: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    units: tuple[str, ...] = Field(min_length=1)
-    needs: Needs = Needs()
-    hidden_size: int = Field(default=64, ge=1, le=8192)
-    pooling: Pooling | None = None
-
-    @field_validator("units")
-    @classmethod
-    def _end_with_head(cls, units: tuple[str, ...]) -> tuple[str, ...]:
-        if units[-1] != "head" or len(set(units)) < len(units):
-            raise ValueError(f"units are distinct and the last one is 'head', which predicts; found {list(units)}")
-        return units
-
-    @property
-    def blocks(self) -> tuple[str, ...]:
-        """Names of the blocks."""
-        return tuple(unit for unit in self.units if unit.startswith("block."))
-
-    @property
-    def num_tokens(self) -> int:
-        """Hidden vectors that a row carries from unit to unit."""
-        return 1
-
-    @property
-    def row_width(self) -> int:
-        """Columns of the hidden state that units hand on."""
-        return self.hidden_size
-
-    @property
-    def traffic(self) -> Traffic | None:
-        """The spec does not tell."""
-        return None
-
-    @property
-    def has_sums(self) -> bool:
-        """The spec does not tell, so the module may."""
-        return True
-
-
-# By rule, each defined in workers/mqgnn/sampling; "+f" is flat, "+d" debiased.
-SamplerName = Literal[
-    "uniform",
-    "labor",
-    "fastgcn",
-    "fastgcn+f",
-    "fastgcn+d",
-    "fastgcn+f+d",
-    "ladies",
-    "ladies+f",
-    "ladies+d",
-    "ladies+f+d",
-]
-Direction = Literal["in", "out"]
-
-
-# Models that take no weighted sums over neighbours, as layer-wise samplers need them: softmax, extremes, deviations.
-_UNWEIGHTED = ("gat", "gatv2", "pna")
-
-
-class SampledFields(Frozen):
-    """What all models have in common that train on sampled neighbourhoods: one fanout per layer, nearest hop first."""
-
-    name: str
-    hidden_size: int = Field(default=128, ge=1, le=8192)
-    dropout: float = Field(default=0.5, ge=0, lt=1)
-    fanouts: tuple[Annotated[int, Field(ge=-1, le=10_000)], ...] = Field(default=(10, 5), min_length=1, max_length=8)
-    sampler: SamplerName = "uniform"
-    replace: bool = Field(default=False, description="neighbours may be drawn twice")
-    direction: Direction = Field(default="in", description="of the edges along which a node hears from others")
-
-    @model_validator(mode="after")
-    def _only_uniform_replaces(self) -> "SampledFields":
-        if self.replace and self.sampler != "uniform":
-            raise ValueError(f"sampler {self.sampler!r} draws without replacement; found replace: true, leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _sampler_fits(self) -> "SampledFields":
-        if self.name in _UNWEIGHTED and self.sampler not in ("uniform", "labor"):
-            raise ValueError(
-                f"sampler {self.sampler!r} gives weights for sums over neighbours, which {self.name} does not take;"
-                " choose uniform or labor"
-            )
-        return self
-
-    @property
-    def num_layers(self) -> int:
-        """One layer per hop."""
-        return len(self.fanouts)
-
-
-class SampledGNNSpec(SampledFields):
-    """A message-passing model of PyG, or its convolution stacked."""
-
-    name: Literal["graphsage", "gcn", "gin", "sgc", "tag", "arma", "pna"]
-
-
-class SampledAttentionSpec(SampledFields):
-    """GAT (Veličković et al., ICLR 2018) or GATv2 (Brody et al., ICLR 2022)."""
-
-    name: Literal["gat", "gatv2"]
-    num_heads: int = Field(default=4, ge=1, le=128)
-
-    @model_validator(mode="after")
-    def _fits(self) -> "SampledAttentionSpec":
-        if self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of num_heads {self.num_heads}")
-        return self
-
-
-class PropagationSpec(SampledFields):
-    """APPNP (Gasteiger et al., ICLR 2019): one step of propagation per fanout."""
-
-    name: Literal["appnp"] = "appnp"
-    teleport: float = Field(default=0.1, ge=0, lt=1, description="share of a node's own prediction in each step")
-
-
-TransformerSpec = GraphormerSpec | GTSpec | GraphGPSSpec | ExphormerSpec | SGFormerSpec | NAGphormerSpec | CustomSpec
-SampledSpec = SampledGNNSpec | SampledAttentionSpec | PropagationSpec
-ModelSpec = Annotated[TransformerSpec | SampledSpec, Field(discriminator="name")]
-
-
-def _names(spec: type[Frozen]) -> tuple[str, ...]:
-    return get_args(spec.model_fields["name"].annotation)
-
-
-_SPECS_OF_KIND: dict[Kind, tuple[type[Frozen], ...]] = {
-    "megagraph": get_args(TransformerSpec),
-    "mqgnn": get_args(SampledSpec),
-}
-MODELS_OF_KIND: dict[Kind, tuple[str, ...]] = {
-    kind: tuple(name for spec in specs for name in _names(spec)) for kind, specs in _SPECS_OF_KIND.items()
-}
-SPEC_OF_MODEL: dict[str, type[Frozen]] = {
-    name: spec for specs in _SPECS_OF_KIND.values() for spec in specs for name in _names(spec)
-}

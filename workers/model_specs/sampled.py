@@ -1,0 +1,84 @@
+"""The numbers of each model that trains on sampled neighbourhoods. Values only, no tensor library."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from planner.frozen import Frozen
+
+# By rule, each defined in workers/mqgnn/sampling; "+f" is flat, "+d" debiased.
+SamplerName = Literal[
+    "uniform",
+    "labor",
+    "fastgcn",
+    "fastgcn+f",
+    "fastgcn+d",
+    "fastgcn+f+d",
+    "ladies",
+    "ladies+f",
+    "ladies+d",
+    "ladies+f+d",
+]
+Direction = Literal["in", "out"]
+
+
+# Models that take no weighted sums over neighbours, as layer-wise samplers need them: softmax, extremes, deviations.
+_UNWEIGHTED = ("gat", "gatv2", "pna")
+
+
+class SampledFields(Frozen):
+    """What all models have in common that train on sampled neighbourhoods: one fanout per layer, nearest hop first."""
+
+    name: str
+    hidden_size: int = Field(default=128, ge=1, le=8192)
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+    fanouts: tuple[Annotated[int, Field(ge=-1, le=10_000)], ...] = Field(default=(10, 5), min_length=1, max_length=8)
+    sampler: SamplerName = "uniform"
+    replace: bool = Field(default=False, description="neighbours may be drawn twice")
+    direction: Direction = Field(default="in", description="of the edges along which a node hears from others")
+
+    @model_validator(mode="after")
+    def _only_uniform_replaces(self) -> "SampledFields":
+        if self.replace and self.sampler != "uniform":
+            raise ValueError(f"sampler {self.sampler!r} draws without replacement; found replace: true, leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _sampler_fits(self) -> "SampledFields":
+        if self.name in _UNWEIGHTED and self.sampler not in ("uniform", "labor"):
+            raise ValueError(
+                f"sampler {self.sampler!r} gives weights for sums over neighbours, which {self.name} does not take;"
+                " choose uniform or labor"
+            )
+        return self
+
+    @property
+    def num_layers(self) -> int:
+        """One layer per hop."""
+        return len(self.fanouts)
+
+
+class SampledGNNSpec(SampledFields):
+    """A message-passing model of PyG, or its convolution stacked."""
+
+    name: Literal["graphsage", "gcn", "gin", "sgc", "tag", "arma", "pna"]
+
+
+class SampledAttentionSpec(SampledFields):
+    """GAT (Veličković et al., ICLR 2018) or GATv2 (Brody et al., ICLR 2022)."""
+
+    name: Literal["gat", "gatv2"]
+    num_heads: int = Field(default=4, ge=1, le=128)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "SampledAttentionSpec":
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of num_heads {self.num_heads}")
+        return self
+
+
+class PropagationSpec(SampledFields):
+    """APPNP (Gasteiger et al., ICLR 2019): one step of propagation per fanout."""
+
+    name: Literal["appnp"] = "appnp"
+    teleport: float = Field(default=0.1, ge=0, lt=1, description="share of a node's own prediction in each step")
