@@ -5,6 +5,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from workers.data.graph import Graph
+from workers.ops.row_layout import even_cut
 
 
 def count_shards(graph: Graph, *, num_shards: int) -> tuple[int, int]:
@@ -12,8 +13,7 @@ def count_shards(graph: Graph, *, num_shards: int) -> tuple[int, int]:
 
     One pass over the edges, and one over the nodes for each shard.
     """
-    quotient, remainder = divmod(graph.num_nodes, num_shards)  # as ``workers.ops.row_layout.even_cut``
-    starts = accumulate((quotient + (shard < remainder) for shard in range(num_shards)), initial=0)
+    starts = accumulate(even_cut(graph.num_nodes, num_shards), initial=0)
     most_edges, most_rows = 0, 0
     for first, last in pairwise(starts):
         sources = graph.indices[graph.indptr[first] : graph.indptr[last]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.ops.attend_block import sum_type
+from workers.ops.attend_block import merge, sum_type
 from workers.ops.attention_dropout import AttentionDropout, PairDropout
 from workers.ops.attention_kernels import AttentionKernel
 
@@ -80,6 +80,23 @@ def compute(kernel: AttentionKernel, case: Case, dtype: torch.dtype) -> tuple[Te
     dtable = kernel.attend_block_backward(grad_out, **values, lse=lse, delta=delta, dropout=dropout, **gradients)
     gradients["grad_q"] -= 1  # it is added to
     return out, lse, *gradients.values(), dtable
+
+
+def merged(kernel: AttentionKernel, case: Case, dtype: torch.dtype, *, cut: int) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp over the keys before ``cut`` and those from there on, merged."""
+    values = case.values(dtype)
+    (out, lse), (other_out, other_lse) = (
+        kernel.attend_block(
+            values["q"],
+            k=values["k"][keys],
+            v=values["v"][keys],
+            buckets=values["buckets"][:, keys],
+            table=values["table"],
+            dropout=case.dropout(columns=keys),
+        )
+        for keys in (slice(0, cut), slice(cut, case.keys))
+    )
+    return merge(out, lse, other_out=other_out, other_lse=other_lse)
 
 
 def assert_near(ours: tuple[Tensor, ...], exact: tuple[Tensor, ...], *, tolerance: float) -> None:

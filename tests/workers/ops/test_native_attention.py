@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.workers.ops.attention_cases import Case, assert_near, compute, dense, kept_weights
-from workers.ops.attend_block import merge
+from tests.workers.ops.attention_cases import Case, assert_near, compute, dense, kept_weights, merged
 from workers.ops.attention_dropout import PairDropout
 from workers.ops.attention_kernels import PLAIN, native_kernel
 from workers.ops.native import native_library
@@ -97,21 +96,8 @@ def test_a_nan_in_one_row_reaches_that_row_alone(form: str) -> None:
 @each_form
 @pytest.mark.parametrize("cut", [0, 1, 64, 100, 130])
 def test_merging_two_ranges_of_keys_equals_one(form: str, cut: int) -> None:
-    case, kernel = Case(p=0.3), native_kernel(form)
-    values = case.values()
-    parts = [
-        kernel.attend_block(
-            values["q"],
-            k=values["k"][keys],
-            v=values["v"][keys],
-            buckets=values["buckets"][:, keys],
-            table=values["table"],
-            dropout=case.dropout(columns=keys),
-        )
-        for keys in (slice(0, cut), slice(cut, case.keys))
-    ]
-    merged = merge(*parts[0], other_out=parts[1][0], other_lse=parts[1][1])
-    for ours, exact in zip(merged, dense(case), strict=False):
+    case = Case(p=0.3)
+    for ours, exact in zip(merged(native_kernel(form), case, torch.float64, cut=cut), dense(case), strict=False):
         torch.testing.assert_close(ours, exact, rtol=1e-12, atol=1e-12)
 
 

@@ -11,9 +11,8 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from tests.workers.ops.attention_cases import Case, assert_near, compute, dense, kept_weights
+from tests.workers.ops.attention_cases import Case, assert_near, compute, dense, kept_weights, merged
 from workers.ops import triton_attention
-from workers.ops.attend_block import merge
 from workers.ops.attention_dropout import AttentionDropout
 from workers.ops.attention_kernels import PLAIN, AttentionKernel
 from workers.ops.biased_attention import LocalExchange, biased_attention
@@ -101,20 +100,7 @@ def test_a_bucket_past_the_table_gives_nan_and_reads_nothing_past_it() -> None:
 @pytest.mark.parametrize("cut", [1, 64])
 def test_merging_two_ranges_of_keys_equals_one(cut: int) -> None:
     asked = case(p=0.3)
-    values = asked.values(torch.float32)
-    parts = [
-        TRITON.attend_block(
-            values["q"],
-            k=values["k"][keys],
-            v=values["v"][keys],
-            buckets=values["buckets"][:, keys],
-            table=values["table"],
-            dropout=asked.dropout(columns=keys),
-        )
-        for keys in (slice(0, cut), slice(cut, asked.keys))
-    ]
-    merged = merge(*parts[0], other_out=parts[1][0], other_lse=parts[1][1])
-    for ours, exact in zip(merged, dense(asked), strict=False):
+    for ours, exact in zip(merged(TRITON, asked, torch.float32, cut=cut), dense(asked), strict=False):
         torch.testing.assert_close(ours.double(), exact, rtol=0, atol=5e-5)
 
 
