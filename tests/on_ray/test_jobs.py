@@ -43,7 +43,7 @@ def test_a_transformer_is_profiled_planned_trained_and_exported_on_two_ranks(clu
     assert result["checkpoint"].endswith("step-00000020")
     assert {point.rank for point in cluster.store.metrics(job_id, names=("loss",)).points} == {0, 1}
     assert "epoch 20, step 20 of 20" in cluster.log(job_id)
-    cluster.wait_until_clean(timeout_s=10)
+    cluster.wait_until_clean(timeout_s=30)
     assert cluster.client.status(job_id).state is RunState.SUCCEEDED
 
 
@@ -53,7 +53,7 @@ def test_a_sampled_network_is_trained_by_two_replicas(cluster: LiveCluster) -> N
     assert result["items_per_s"] > 0
     assert 0 <= result["test_accuracy"] <= 1
     assert {point.rank for point in cluster.store.metrics(job_id, names=("loss",)).points} == {0, 1}
-    cluster.wait_until_clean(timeout_s=10)
+    cluster.wait_until_clean(timeout_s=30)
 
 
 def test_edges_and_sums_of_one_graph_are_priced_and_shared_out_over_two_ranks(cluster: LiveCluster) -> None:
@@ -67,7 +67,7 @@ def test_edges_and_sums_of_one_graph_are_priced_and_shared_out_over_two_ranks(cl
     assert plan.predicted is not None
     assert {"halo_forward", "sums_backward"} <= set(plan.predicted.terms_s)
     assert max(result["peak_memory_bytes"].values()) <= max(plan.predicted.memory_bytes)
-    cluster.wait_until_clean(timeout_s=10)
+    cluster.wait_until_clean(timeout_s=30)
 
 
 def test_ranks_of_another_version_are_refused_at_once(cluster: LiveCluster) -> None:
@@ -77,5 +77,5 @@ def test_ranks_of_another_version_are_refused_at_once(cluster: LiveCluster) -> N
     assert job.reason.code == "version_mismatch"
     assert "the driver runs graphmill 0.0.1" in job.reason.text
     assert job.restarts == 0
-    cluster.wait_until_clean(timeout_s=10)
+    cluster.wait_until_clean(timeout_s=30)
     assert cluster.client.status(job_id).state is RunState.FAILED

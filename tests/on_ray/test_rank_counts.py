@@ -19,4 +19,4 @@ def test_as_many_ranks_run_as_the_plan_chose(cluster: LiveCluster) -> None:
     assert job.world_size == plan.world_size
     ranks = {point.rank for point in cluster.store.metrics(job_id, names=("loss",)).points}
     assert ranks == set(range(plan.world_size))
-    cluster.wait_until_clean(timeout_s=10)
+    cluster.wait_until_clean(timeout_s=30)

@@ -68,4 +68,4 @@ def test_a_run_without_restarts_left_fails_and_names_the_rank_and_its_node(clust
     assert job.reason.code == "worker_died"
     assert f"(pid {pid} on {cluster.client.shape().nodes[0].address}) died" in job.reason.text
     assert job.restarts == 0
-    cluster.wait_until_clean(timeout_s=10)
+    cluster.wait_until_clean(timeout_s=30)
