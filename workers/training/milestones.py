@@ -72,7 +72,7 @@ class Milestones:
         replicas: Replicas | None = None,
     ) -> None:
         self._run, self._model, self._optimizer, self._dataset = run, model, optimizer, dataset
-        self._steps_per_epoch = steps_per_epoch
+        self._steps_per_epoch = run.progress.steps_per_epoch = steps_per_epoch
         self.total_steps = run.spec.training.epochs * steps_per_epoch
         self._compute_scores, self._axis, self._meter, self._memory = evaluate, axis, meter, memory
         self._checkpoints = CheckpointStore(run.job_dir / "checkpoints", axis=axis, device=run.device)

@@ -37,6 +37,7 @@ class Beat:
     phase: str
     step: int
     num_steps: int
+    steps_per_epoch: int
     unit: str
     count: int
     cpu_s: float

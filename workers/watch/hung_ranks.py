@@ -3,9 +3,10 @@
     silent   no beat for ``limit_s``: the process is stopped, its machine or the way to it is gone
     still    beats, and others have waited for ``limit_s``, but its training reaches nothing, does not itself wait, and
              uses no processor: it is locked, or in a call that does not return
-    busy     as still, but it computes: a loop without end, or honest work that is larger than before. So it has ten
-             times the limit, or the longest time between two signs of progress in this run; and ``patient_s`` in its
-             first step
+    busy     as still, but it computes: a loop without end, or honest work that is larger than before. Once it has taken
+             all steps of an epoch the largest work is known: it has ``limit_s`` then, or ten times the longest time
+             between two signs of progress in this run; in its first epoch ten times ``limit_s`` as well, and
+             ``patient_s`` in its first step
 
 Only steps and evaluations are judged for going on (``workers.watch.progress``), and one that computes in an evaluation
 has ``patient_s``, too. While data are made ready, silence may be a library that keeps the interpreter to itself: that
@@ -19,7 +20,8 @@ from workers.watch.beats import Beat
 
 # Chosen: an idle process of Ray takes about a hundredth of a core, a computing one on a crowded machine a tenth.
 _IDLE_SHARE = 0.05
-# Chosen: the graphs of a step may be larger than those before; ten times as long is no spread any more.
+# Chosen: a crowded machine makes the same step several times as long; ten times is no spread any more. In a first
+# epoch the graphs of a step may be larger than those before.
 _LONGER = 10.0
 # Chosen: a judge that is late by this share of the limit was suspended, or kept from its interpreter.
 _AWAY_SHARE = 0.25
@@ -105,8 +107,11 @@ class HungRanks:
         used_s = heard.beat.cpu_s - heard.reached_cpu_s
         if used_s < _IDLE_SHARE * (now - heard.reached_at):
             return self._limit_s
-        is_known = heard.beat.phase == "step" and heard.beat.num_steps > 1
-        return _LONGER * max(self._limit_s, self._longest_s) if is_known else self._patient_s
+        if heard.beat.phase != "step" or heard.beat.num_steps == 1:
+            return self._patient_s
+        if heard.beat.num_steps <= heard.beat.steps_per_epoch:
+            return _LONGER * max(self._limit_s, self._longest_s)
+        return max(self._limit_s, _LONGER * self._longest_s)
 
     def _is_waited_for(self, heard: _Heard, now: float) -> bool:
         since = (other.waits_since for other in self._heard.values() if other is not heard and not other.beat.left)

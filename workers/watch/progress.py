@@ -14,7 +14,8 @@ Phase = Literal["preparation", "step", "evaluation", "checkpoint", "report"]
 class Progress:
     """``count`` grows with all that is reached; ``phase``, ``step`` (1-based) and ``unit`` say where that is.
 
-    ``num_steps`` are the steps that were begun since the start of this process, the present one among them.
+    ``num_steps`` are the steps that were begun since the start of this process, the present one among them;
+    ``steps_per_epoch`` after how many the same seeds or graphs come again.
     """
 
     def __init__(self) -> None:
@@ -22,6 +23,7 @@ class Progress:
         self.phase: Phase = "preparation"
         self.step = 0
         self.num_steps = 0
+        self.steps_per_epoch = 1
         self.unit = ""
 
     def begin_step(self, step: int) -> None:

@@ -138,6 +138,7 @@ class _Watch:
             phase=progress.phase,
             step=progress.step,
             num_steps=progress.num_steps,
+            steps_per_epoch=progress.steps_per_epoch,
             unit=progress.unit,
             count=progress.count,
             cpu_s=time.process_time(),

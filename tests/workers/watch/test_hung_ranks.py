@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from workers.watch.beats import Beat
 from workers.watch.hung_ranks import HungRanks
 
@@ -13,6 +15,7 @@ STEPPING = Beat(
     phase="step",
     step=5,
     num_steps=2,
+    steps_per_epoch=10,
     unit="block.0",
     count=1,
     cpu_s=0.0,
@@ -74,18 +77,27 @@ def test_progress_starts_the_clock_anew() -> None:
     assert now == 15 + LIMIT_S + 1
 
 
-def test_a_computing_rank_has_ten_times_the_limit() -> None:
+def test_a_computing_rank_has_ten_times_the_limit_in_its_first_epoch() -> None:
     now, words = first_word(judge(), WAITING, STEPPING, seconds=400, cpu_share=1.0)
     assert now == 10 * LIMIT_S + 1
     assert "rank 1" in words
 
 
-def test_or_ten_times_the_longest_time_seen() -> None:
+def test_a_loop_without_end_is_named_within_the_limit_once_all_steps_of_an_epoch_are_known() -> None:
+    known = (replace(WAITING, num_steps=11), replace(STEPPING, num_steps=11))
+    now, words = first_word(judge(), *known, seconds=400, cpu_share=1.0)
+    assert now == LIMIT_S + 1
+    assert "rank 1 (pid 77 on 10.0.0.2) has reached nothing new" in words
+
+
+@pytest.mark.parametrize("num_steps", [2, 11])
+def test_or_ten_times_the_longest_time_seen(num_steps: int) -> None:
     hung, both = judge(), (WAITING, STEPPING)
     for start in (0, 30, 60):  # steps of half a minute each
         beats = (replace(beat, count=start) for beat in both)
         assert first_word(hung, *beats, start=start, seconds=start + 30, cpu_share=1.0)[1] == ""
-    now, words = first_word(hung, *(replace(beat, count=90) for beat in both), start=90, seconds=500, cpu_share=1.0)
+    last = (replace(beat, count=90, num_steps=num_steps) for beat in both)
+    now, words = first_word(hung, *last, start=90, seconds=500, cpu_share=1.0)
     assert now == 90 + 10 * 30 + 1
     assert "rank 1" in words
 
