@@ -1,9 +1,10 @@
 """What a model asks to know of a graph besides features and degrees, for the rows of one shard (``Needs``).
 
-Each rank computes that of its own rows, in the order of the cut. Laplacian eigenvectors are those of the whole graph,
-and within equal eigenvalues their basis is the solver's: they are computed once and read from the cache by everyone.
-Near pairs of a data set's only graph are kept there as well, by shard, and mapped: the next run with this cut, a
-restart among them, searches no more.
+Each rank computes that of its own rows, in the order of the cut, on its compute threads. What is searched or walked in
+a data set's only graph is kept in the cache, by shard, and mapped: the next run with this cut, a restart among them,
+searches no more. Rows of many small graphs take less time to make than to look up. Laplacian eigenvectors are those of
+the whole graph, and within equal eigenvalues their basis is the solver's: they are always computed once and read from
+the cache by everyone.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ import torch
 from torch import Tensor
 
 from workers.data.graph import Graph, GraphDataset
-from workers.data.graph_encodings.distances import PairIndex, distance_buckets, pairs_within
+from workers.data.graph_encodings.distances import distance_buckets, pairs_within
 from workers.data.graph_encodings.edge_paths import edge_paths
 from workers.data.graph_encodings.hops import hop_features
 from workers.data.graph_encodings.laplacian import laplacian_eigenvectors
-from workers.data.graph_encodings.stored import stored
+from workers.data.graph_encodings.stored import Encode, stored
 from workers.data.graph_encodings.walks import return_probabilities
 from workers.data.partition import NodeCut
 from workers.data.paths import DataPaths
@@ -45,8 +46,7 @@ class EncodedRows:
 class RowEncoder:
     """Encodes rows of the graphs of ``dataset`` as ``needs`` says; numbers become ``dtype`` on ``device``.
 
-    ``paths`` says where eigenvectors and near pairs are kept; without it they are computed here, for a process that is
-    alone.
+    ``paths`` says where encodings are kept; without it they are computed here, for a process that is alone.
     """
 
     def __init__(
@@ -70,44 +70,45 @@ class RowEncoder:
         graph, needs, nodes = self._graphs[index], self._needs, cut.nodes(shard)
         wide = needs.expander_degree > 0 or needs.num_global > 0
         return EncodedRows(
-            buckets=self._pairs(graph, cut=cut, attending=attending),
-            paths=self._paths_of(graph, cut=cut, attending=attending),
+            buckets=self._pairs(graph, place=_place(cut), attending=attending),
+            paths=self._paths_of(graph, place=_place(cut), attending=attending),
             edges=shard_edges(graph, cut=cut, shard=shard).to(self._device) if needs.edges else None,
             widened=widened_edges(graph, needs=needs, cut=cut, shard=shard).to(self._device) if wide else None,
             laplacian=self._laplacian(index, nodes),
-            walks=self._numbers(return_probabilities(graph, num_steps=needs.walk_length, rows=nodes))
+            walks=self._numbers(*self._kept(return_probabilities, graph, num_steps=needs.walk_length, rows=nodes))
             if needs.walk_length
             else None,
             hops=None
             if needs.num_hops is None
-            else self._numbers(hop_features(graph, num_hops=needs.num_hops, rows=nodes)),
+            else self._numbers(
+                hop_features(graph, num_hops=needs.num_hops, rows=nodes, num_threads=torch.get_num_threads())
+            ),
         )
 
-    def _pairs(self, graph: Graph, *, cut: NodeCut, attending: np.ndarray) -> PairBuckets | None:
+    def _kept(self, encode: Encode, graph: Graph, **parameters: Any) -> tuple[np.ndarray, ...]:
+        """``encode`` of ``graph``: from the cache where it is the only one."""
+        if self._paths is not None and len(self._graphs) == 1:
+            return stored(encode, self._graphs, paths=self._paths, num_threads=torch.get_num_threads(), **parameters)[0]
+        found = encode(graph, **parameters, num_threads=torch.get_num_threads())
+        return found if isinstance(found, tuple) else (found,)
+
+    def _pairs(self, graph: Graph, *, place: np.ndarray | None, attending: np.ndarray) -> PairBuckets | None:
         max_distance = self._needs.max_distance
         if max_distance is None:
             return None
+        encode = pairs_within if self._needs.near_pairs else distance_buckets
+        found = self._kept(encode, graph, rows=attending, max_distance=max_distance, place=place)
+        arrays = [torch.from_numpy(array).to(self._device) for array in found]
         if not self._needs.near_pairs:
-            return self._bytes(distance_buckets(graph, rows=attending, max_distance=max_distance), cut=cut)
-        asked: dict[str, Any] = {
-            "rows": attending,
-            "max_distance": max_distance,
-            "place": None if cut.is_natural else cut.place,
-        }
-        if self._paths is None or len(self._graphs) > 1:
-            near = pairs_within(graph, **asked)
-        else:
-            near = PairIndex(*stored(pairs_within, self._graphs, paths=self._paths, **asked)[0])
-        return NearPairs(
-            *(torch.from_numpy(array).to(self._device) for array in near),
-            far=max_distance + 1,
-            num_columns=graph.num_nodes,
-        )
+            return arrays[0]
+        return NearPairs(*arrays, far=max_distance + 1, num_columns=graph.num_nodes)
 
-    def _paths_of(self, graph: Graph, *, cut: NodeCut, attending: np.ndarray) -> Tensor | None:
-        if not self._needs.edge_paths or self._needs.max_distance is None:
+    def _paths_of(self, graph: Graph, *, place: np.ndarray | None, attending: np.ndarray) -> Tensor | None:
+        max_distance = self._needs.max_distance
+        if not self._needs.edge_paths or max_distance is None:
             return None
-        return self._bytes(edge_paths(graph, rows=attending, max_distance=self._needs.max_distance), cut=cut)
+        (paths,) = self._kept(edge_paths, graph, rows=attending, max_distance=max_distance, place=place)
+        return torch.from_numpy(paths).to(self._device)
 
     def _laplacian(self, index: int, nodes: np.ndarray) -> Tensor | None:
         size = self._needs.laplacian_size
@@ -119,10 +120,10 @@ class RowEncoder:
             self._eigenvectors = stored(laplacian_eigenvectors, self._graphs, paths=self._paths, k=size)
         return self._numbers(self._eigenvectors[index][1][nodes])
 
-    def _bytes(self, pairs: np.ndarray, *, cut: NodeCut) -> Tensor:
-        """Columns in the order of the cut."""
-        ordered = pairs if cut.is_natural else pairs[:, cut.order]
-        return torch.from_numpy(np.ascontiguousarray(ordered)).to(self._device)
-
     def _numbers(self, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(rows)).to(device=self._device, dtype=self._dtype)
+
+
+def _place(cut: NodeCut) -> np.ndarray | None:
+    """Where each node stands in the order of ``cut``, None for its own number."""
+    return None if cut.is_natural else cut.place

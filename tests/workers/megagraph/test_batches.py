@@ -98,9 +98,9 @@ def test_a_batch_of_no_graphs_has_no_rows() -> None:
 def test_distances_are_searched_once_per_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[int] = []
 
-    def counting(graph, *, rows, max_distance):  # type: ignore[no-untyped-def]
+    def counting(graph, **parameters):  # type: ignore[no-untyped-def]
         searched.append(graph.num_nodes)
-        return distance_buckets(graph, rows=rows, max_distance=max_distance)
+        return distance_buckets(graph, **parameters)
 
     monkeypatch.setattr(module, "distance_buckets", counting)
     made = ShardedBatches(
@@ -135,6 +135,36 @@ def test_near_pairs_say_what_the_dense_index_says(
             assert isinstance(found, NearPairs)
             assert torch.equal(found.dense(), dense.inputs.buckets[0])
     assert len(list(tmp_path.glob("encodings/pairs_within-*"))) == (degree if is_stored else 0)
+
+
+@pytest.mark.parametrize("partition", [Partition(), Partition(order="random")], ids=lambda partition: partition.order)
+def test_what_is_searched_in_an_only_graph_is_kept_by_shard_and_read_by_the_next_run(
+    partition: Partition, tmp_path: Path
+) -> None:
+    dataset = one_graph()
+    needs = Needs(max_distance=2, edge_paths=True, walk_length=3)
+    for index in range(2):
+        options = {
+            "axis": Axis(ranks=(0, 1), index=index),
+            "needs": needs,
+            "cuts": NodeCuts(dataset.graphs, partition=partition, num_parts=2),
+            "dtype": torch.float64,
+            "device": torch.device("cpu"),
+        }
+        paths = DataPaths(root=None, cache=tmp_path)
+        computed, kept, again = (
+            ShardedBatches(dataset, paths=where, **options).batch((0,), draw=0).inputs for where in (None, paths, paths)
+        )
+        order = options["cuts"].cut(0, 2).order
+        own = options["cuts"].cut(0, 2).nodes(index)
+        whole = distance_buckets(dataset.graphs[0], rows=own, max_distance=2)
+        assert np.array_equal(computed.buckets[0], whole[:, order])
+        for found in (kept, again):
+            assert torch.equal(found.buckets[0], computed.buckets[0])
+            assert torch.equal(found.paths[0], computed.paths[0])
+            assert torch.equal(found.walks, computed.walks)
+    for name in ("distance_buckets", "edge_paths", "return_probabilities"):
+        assert len(list(tmp_path.glob(f"encodings/{name}-*"))) == 2
 
 
 def test_the_ids_of_a_whole_graph_come_in_the_order_of_the_cut() -> None:

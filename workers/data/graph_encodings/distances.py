@@ -16,7 +16,7 @@ import numba
 import numpy as np
 
 from workers.data.graph import Graph
-from workers.data.graph_encodings.structure import checked_rows, over_chunks, undirected_view
+from workers.data.graph_encodings.structure import checked_rows, over_chunks, places_of, undirected_view
 
 LARGEST_MAX_DISTANCE = 254  # max_distance + 1 must fit a uint8
 _WORD = 64
@@ -37,18 +37,27 @@ class PairIndex(NamedTuple):
     buckets: np.ndarray  # uint8 [pairs], hops; the row itself is at 0
 
 
-def distance_buckets(graph: Graph, *, rows: range | np.ndarray, max_distance: int, num_threads: int = 1) -> np.ndarray:
+def distance_buckets(
+    graph: Graph,
+    *,
+    rows: range | np.ndarray,
+    max_distance: int,
+    place: np.ndarray | None = None,
+    num_threads: int = 1,
+) -> np.ndarray:
     """uint8 [len(rows), N]: hops from each row to each node, ``max_distance + 1`` where farther or unreachable.
 
-    Raises ``ValueError`` for a ``max_distance`` that does not fit a byte, or a row outside the graph.
+    Columns go by the nodes' ``place`` [N], if one is given. Raises ``ValueError`` for a ``max_distance`` that does not
+    fit a byte, or a row outside the graph.
     """
     _check_max_distance(max_distance)
     sources = checked_rows(graph, rows)
     indptr, indices = undirected_view(graph)
+    places = places_of(graph, place)
     buckets = np.empty((len(sources), graph.num_nodes), dtype=np.uint8)
 
     def search(first: int, last: int) -> None:
-        _search_words(indptr, indices, sources[first:last], max_distance, buckets[first:last], _BIT_OF_PRODUCT)
+        _search_words(indptr, indices, sources[first:last], max_distance, places, buckets[first:last], _BIT_OF_PRODUCT)
 
     over_chunks(len(sources), search, chunk=_WORD, num_threads=num_threads)
     return buckets
@@ -69,7 +78,7 @@ def pairs_within(
     _check_max_distance(max_distance)
     sources = checked_rows(graph, rows)
     indptr, indices = undirected_view(graph)
-    places = np.arange(graph.num_nodes) if place is None else place
+    places = places_of(graph, place)
     found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def search(first: int, last: int) -> None:
@@ -96,7 +105,7 @@ def count_pairs_within(
     _check_max_distance(max_distance)
     sources = checked_rows(graph, rows)
     indptr, indices = undirected_view(graph)
-    places, counts = np.arange(graph.num_nodes), np.empty(len(sources), dtype=np.int64)
+    places, counts = places_of(graph, None), np.empty(len(sources), dtype=np.int64)
 
     def search(first: int, last: int) -> None:
         counts[first:last] = _search_pairs(indptr, indices, sources[first:last], max_distance, places)[1]
@@ -120,6 +129,7 @@ def _search_words(
     indices: np.ndarray,
     sources: np.ndarray,
     max_distance: int,
+    places: np.ndarray,
     buckets: np.ndarray,
     bit_of_product: np.ndarray,
 ) -> None:
@@ -136,7 +146,7 @@ def _search_words(
         everyone |= mark
         seen[sources[bit]] |= mark
         frontier[sources[bit]] |= mark
-        buckets[bit, sources[bit]] = 0
+        buckets[bit, places[sources[bit]]] = 0
     for hops in range(1, max_distance + 1):
         any_new = np.uint64(0)
         for node in range(num_nodes):
@@ -150,7 +160,7 @@ def _search_words(
             following[node] = new
             while new:
                 lowest = new & (~new + one)
-                buckets[bit_of_product[(lowest * np.uint64(0x03F79D71B4CB0A89)) >> np.uint64(58)], node] = hops
+                buckets[bit_of_product[(lowest * np.uint64(0x03F79D71B4CB0A89)) >> np.uint64(58)], places[node]] = hops
                 new ^= lowest
         if not any_new:
             break

@@ -8,17 +8,29 @@ import numba
 import numpy as np
 
 from workers.data.graph import Graph
-from workers.data.graph_encodings.structure import checked_rows, is_symmetric, over_chunks, undirected_view
+from workers.data.graph_encodings.structure import (
+    checked_rows,
+    is_symmetric,
+    over_chunks,
+    places_of,
+    undirected_view,
+)
 
 _CHUNK = 64
 
 
 def edge_paths(
-    graph: Graph, *, max_distance: int, rows: range | np.ndarray | None = None, num_threads: int = 1
+    graph: Graph,
+    *,
+    max_distance: int,
+    rows: range | np.ndarray | None = None,
+    place: np.ndarray | None = None,
+    num_threads: int = 1,
 ) -> np.ndarray:
     """uint8 [len(rows), N, max_distance]: 1 + type of the edges from each row to each node, in order; then zeros.
 
-    All zeros for pairs that are farther apart, and for a node with itself; edges without types count as type 0.
+    Columns go by the nodes' ``place`` [N], if one is given. All zeros for pairs that are farther apart, and for a node
+    with itself; edges without types count as type 0.
     Raises ``ValueError`` for edges with types that lead one way only, and for a row that is no node.
     """
     sources = checked_rows(graph, rows)
@@ -29,17 +41,25 @@ def edge_paths(
         if not is_symmetric(graph.indptr, graph.indices):
             raise ValueError("edge paths need every edge in both directions, with the type of each")
         indptr, indices, types = graph.indptr, graph.indices, graph.edge_types + np.uint8(1)
+    places = places_of(graph, place)
     paths = np.zeros((len(sources), graph.num_nodes, max_distance), dtype=np.uint8)
 
     def search(first: int, last: int) -> None:
-        _search(indptr, indices, types, sources[first:last], paths[first:last])
+        _search(indptr, indices, types, sources[first:last], places, paths[first:last])
 
     over_chunks(len(sources), search, chunk=_CHUNK, num_threads=num_threads)
     return paths
 
 
 @numba.njit(nogil=True, cache=True)
-def _search(indptr: np.ndarray, indices: np.ndarray, types: np.ndarray, sources: np.ndarray, paths: np.ndarray) -> None:
+def _search(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    types: np.ndarray,
+    sources: np.ndarray,
+    places: np.ndarray,
+    paths: np.ndarray,
+) -> None:
     num_nodes, max_distance = paths.shape[1], paths.shape[2]
     seen_by = np.full(num_nodes, -1, dtype=np.int64)
     queue = np.empty(num_nodes, dtype=np.int64)
@@ -56,8 +76,9 @@ def _search(indptr: np.ndarray, indices: np.ndarray, types: np.ndarray, sources:
                     neighbour = indices[position]
                     if seen_by[neighbour] != row:
                         seen_by[neighbour] = row
-                        paths[row, neighbour, :hops] = paths[row, node, :hops]
-                        paths[row, neighbour, hops] = types[position]
+                        path = paths[row, places[neighbour]]
+                        path[:hops] = paths[row, places[node], :hops]
+                        path[hops] = types[position]
                         queue[tail] = neighbour
                         tail += 1
             if tail == level_end:

@@ -29,6 +29,11 @@ def checked_rows(graph: Graph, rows: range | np.ndarray | None) -> np.ndarray:
     return checked
 
 
+def places_of(graph: Graph, place: np.ndarray | None) -> np.ndarray:
+    """``place`` of every node [N], its own number for None."""
+    return np.arange(graph.num_nodes) if place is None else place
+
+
 def inverse_square_roots(degrees: np.ndarray) -> np.ndarray:
     """float64: 1 / sqrt(degree), 0 for a node without neighbours."""
     return np.where(degrees > 0, 1 / np.sqrt(np.maximum(degrees, 1)), 0.0)
@@ -38,7 +43,7 @@ def over_chunks(num_rows: int, work: Callable[[int, int], None], *, chunk: int, 
     """``work(first, last)`` for every run of ``chunk`` rows, ``num_threads`` at a time."""
     starts = range(0, num_rows, chunk)
     ends = [min(start + chunk, num_rows) for start in starts]
-    if num_threads == 1:
+    if num_threads == 1 or len(starts) == 1:
         for start, end in zip(starts, ends, strict=True):
             work(start, end)
         return
