@@ -35,8 +35,12 @@ check: $(STAMP)
 	$(VENV)/bin/lint-imports
 	$(PYTHON) -m pytest -q tests/house
 
+# Tests that start ranks or clusters have both cores; of the others two run at a time, each on one thread of its own.
+WITH_RANKS := tests/distributed tests/on_ray tests/e2e
+
 test: $(TRITON)
-	$(PYTHON) -m pytest -q tests
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -q -n 2 tests $(WITH_RANKS:%=--ignore=%)
+	$(PYTHON) -m pytest -q $(WITH_RANKS)
 
 bench-peers: $(PEERS)/.installed
 

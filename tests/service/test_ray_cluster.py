@@ -115,7 +115,7 @@ def test_a_submit_that_is_refused_says_why() -> None:
         submit(cluster(handler))
 
 
-@pytest.mark.parametrize("state", set(RunState) - {RunState.MISSING, RunState.UNKNOWN})
+@pytest.mark.parametrize("state", sorted(set(RunState) - {RunState.MISSING, RunState.UNKNOWN}))
 def test_the_status_is_the_clusters_own_word(state: RunState) -> None:
     run = cluster(answers(body={"status": state, "message": "as it is"})).status("sub-1")
     assert (run.state, run.message) == (state, "as it is")

@@ -150,6 +150,13 @@ def pairs(cell: Cell) -> Properties:
     return {*combinations(model, 2), *(("layout", cell.layout, cell.ulysses, *each) for each in how)}
 
 
+def meetings(cell: Cell) -> Properties:
+    """What meets in ``cell``: its model every exchange, sharding and kind of graphs; its layout the first two."""
+    exchange, sharding = ("exchange", cell.exchange, cell.ulysses), ("sharding", cell.sharding)
+    model, layout = ("model", cell.model), ("layout", cell.layout)
+    return {(model, exchange), (model, sharding), (model, cell.graphs), (layout, exchange), (layout, sharding)}
+
+
 def covering(found: Iterable[Cell], *, of: Callable[[Cell], Properties] = pairs) -> list[Cell]:
     """A few of the cells ``found`` that hold every property, or ``pairs`` of them, that all of them hold.
 
