@@ -110,6 +110,9 @@ class TrainingSpec(Frozen):
     seed: int = Field(default=0, ge=0, lt=2**31)
     eval_every_epochs: int = Field(default=5, ge=1, le=1_000_000)
     checkpoint_every_epochs: int = Field(default=10, ge=1, le=1_000_000)
+    checkpoint_every_steps: int | None = Field(
+        default=None, ge=1, le=1_000_000_000, description="optimiser steps, within epochs, too"
+    )
     dtype: Literal["float32", "float64"] = "float32"
     attention_kernel: AttentionKernelName = "auto"
     sync: SyncRule = SyncRule()

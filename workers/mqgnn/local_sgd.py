@@ -50,9 +50,16 @@ class LocalSGD(OwnSteps):
         """The period and the bytes sent so far."""
         return super().figures() | {"sync_period": float(self.period)}
 
+    def state_dict(self) -> dict[str, Any]:
+        """The losses that the replicas told last."""
+        return {} if self._losses is None else {"losses": self._losses.tolist()}
+
     def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
-        """Go on after ``step``."""
+        """Go on after ``step``; losses hold for as many replicas as before."""
         self._clock = step
+        losses = state.get("losses", [])
+        if len(losses) == self._axis.size:
+            self._losses = torch.tensor(losses, dtype=torch.float64)
 
     def _average(self, tensors: list[Tensor]) -> None:
         own = 0.0 if self._losses is None else float(self._losses[self._axis.index])

@@ -3,6 +3,7 @@
 All of it follows a rule on the step number alone, so that all ranks do the same collectives in the same order: a report
 after the first step of this attempt, after every ``report_every_steps``, and with each evaluation and checkpoint; these
 at the ends of their epochs and of the run, evaluation first, so that a checkpoint knows the best model of its epoch.
+Checkpoints may also come every so many steps, wherever in an epoch that is.
 A run whose score no longer gets better may end early; the scores are equal on all ranks, so they end together.
 Replicas that step by themselves meet before a report, and agree on their weights before they are scored or saved.
 """
@@ -123,8 +124,7 @@ class Milestones:
         self._gather(step, first=first)
         scores = self._evaluate(step) if self._due(step, every_epochs=spec.eval_every_epochs) else {}
         is_over = self.is_over(step)
-        is_saved = is_over or self._due(step, every_epochs=spec.checkpoint_every_epochs)
-        checkpoint = self._save(step) if is_saved else None
+        checkpoint = self._save(step) if is_over or self._is_saved(step) else None
         self._schedule.apply(self._optimizer, step=step + 1)
         if not (scores or checkpoint or self._reports(step, first=first)):
             return {}
@@ -142,6 +142,12 @@ class Milestones:
         epoch, into_epoch = divmod(step, self._steps_per_epoch)
         return not into_epoch and (step == self.total_steps or epoch % every_epochs == 0)
 
+    def _is_saved(self, step: int) -> bool:
+        spec = self._run.spec.training
+        every_steps = spec.checkpoint_every_steps
+        is_at_step = every_steps is not None and step % every_steps == 0
+        return is_at_step or self._due(step, every_epochs=spec.checkpoint_every_epochs)
+
     def _reports(self, step: int, *, first: bool) -> bool:
         return first or step % self._run.plan.report_every_steps == 0
 
@@ -149,8 +155,7 @@ class Milestones:
         """Have replicas that step by themselves agree, or meet, before what all do together after ``step``."""
         if self._replicas is None:
             return
-        spec = self._run.spec.training
-        if any(self._due(step, every_epochs=every) for every in (spec.eval_every_epochs, spec.checkpoint_every_epochs)):
+        if self._due(step, every_epochs=self._run.spec.training.eval_every_epochs) or self._is_saved(step):
             self._replicas.agree()
         elif self._reports(step, first=first):
             self._replicas.meet()
