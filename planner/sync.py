@@ -50,7 +50,10 @@ class SyncRule(Frozen):
         """Whether gradients are summed in every step and all replicas take equal shares, as no lead or drift is let."""
         return self.name == "ddp" or (self.name == "racom" and (self.staleness == 0 or self.drift == 0))
 
+    def outlives_replicas(self, *, num_ranks: int) -> bool:
+        """Whether the others go on when one of ``num_ranks`` replicas dies, as they step by themselves."""
+        return self.name == "racom" and not self.every_step and num_ranks > 1
+
     def largest_share(self, *, num_ranks: int) -> float:
-        """The most seeds that a replica may take in a step, in equal shares."""
-        deals_by_rate = self.name == "racom" and not self.every_step and num_ranks > 1
-        return LARGEST_SHARE if deals_by_rate else 1.0
+        """The most seeds that a replica may take in a step, in equal shares: those that step alone deal by rate."""
+        return LARGEST_SHARE if self.outlives_replicas(num_ranks=num_ranks) else 1.0

@@ -14,7 +14,8 @@ from workers.watch.rank_watch import WatchTerms, run_watched
 def run_rank(run: RankRun) -> dict[str, float]:
     """Train, or use a trained model, as ``run.plan`` says, on this rank. Collective.
 
-    Ranks watch each other: one that stops answering ends all of them.
+    Ranks watch each other: one that stops answering ends all of them, or is left behind where others outlive it
+    (``workers.mqgnn.racom.membership``).
 
     Raises ``PlanInvalidError`` for a plan that belongs to another run, and the errors of ``workers.errors``.
     """
@@ -23,7 +24,7 @@ def run_rank(run: RankRun) -> dict[str, float]:
             f"the plan is of kind {run.plan.kind!r} for {run.plan.world_size} ranks, the run is of kind"
             f" {run.spec.kind!r} with {run.world_size}; plan again"
         )
-    if run.world_size == 1:
+    if run.world_size == 1 or run.store is not None:
         return _run_here(run)
     terms = WatchTerms(
         rank=run.rank,

@@ -145,7 +145,7 @@ def losses(course: Course) -> dict[int, float]:
 
 @pytest.mark.parametrize(
     ("sync", "size", "stop"),
-    [(SyncRule(), 1, "leave"), (SyncRule(), 2, "kill"), (LOCAL_SGD, 2, "leave")],
+    [(SyncRule(), 1, "kill"), (SyncRule(), 2, "leave"), (LOCAL_SGD, 2, "leave")],
     ids=["alone", "ddp", "local_sgd"],
 )
 def test_g29_50_steps_a_kill_and_the_rest_equal_all_steps_at_once(pool, tmp_path, sync, size, stop):

@@ -28,6 +28,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Self
@@ -99,6 +100,42 @@ class GlooPool:
             )
         return [answers[rank] for rank in range(world_size)]
 
+    def run_apart(
+        self, function: Callable[..., Any], *args: Any, world_size: int, timeout_s: float = 120.0
+    ) -> list[list[Any]]:
+        """Call ``function(store_port, rank, world_size, *args)`` on ranks without a process group.
+
+        A rank that dies is called again at once, in a new process. What each rank answered, in order: results, and an
+        exception for each death; the last one is always a result.
+        """
+        self._start_missing(world_size)
+        deadline = time.monotonic() + timeout_s
+        answers: list[list[Any]] = [[] for _ in range(world_size)]
+        waiting = set(range(world_size))
+        for rank in waiting:
+            self._send_apart(rank, function, args, world_size, timeout_s)
+        while waiting:
+            ready = wait([self._ranks[rank].pipe for rank in waiting], max(deadline - time.monotonic(), 0.0))
+            if not ready:
+                for rank in waiting:
+                    self._kill(rank)
+                raise RanksFailedError(f"no answer of ranks {sorted(waiting)} within {timeout_s:.0f} s", {})
+            for rank in [rank for rank in waiting if self._ranks[rank].pipe in ready]:
+                answer = self._receive(rank)
+                answers[rank].append(answer.error if isinstance(answer, _Failure) else answer)
+                if rank in self._ranks:
+                    waiting.discard(rank)
+                    continue
+                self._start_missing(world_size)
+                self._send_apart(rank, function, args, world_size, timeout_s)
+        return answers
+
+    def _send_apart(
+        self, rank: int, function: Callable[..., Any], args: tuple[Any, ...], world_size: int, timeout_s: float
+    ) -> None:
+        called = partial(_apart, function, self._store.port, world_size, args)
+        self._ranks[rank].pipe.send_bytes(pickle.dumps((called, (), 1, "", timeout_s)))
+
     def close(self) -> None:
         """End all ranks: first by closing their pipes, then by force."""
         for rank in self._ranks.values():
@@ -159,6 +196,13 @@ class GlooPool:
         dead.process.kill()
         dead.process.join()
         dead.pipe.close()
+
+
+def _apart(
+    function: Callable[..., Any], port: int, world_size: int, args: tuple[Any, ...], rank: int, alone: int
+) -> Any:
+    assert alone == 1
+    return function(port, rank, world_size, *args)
 
 
 def _grouped(failures: dict[int, _Failure], world_size: int) -> str:

@@ -66,6 +66,12 @@ class Axis:
         self.broadcast_in_place(said, source=0)
         return int(said)
 
+    def fresh_store(self) -> dist.Store:
+        """An empty key-value store of the line, which lives as long as its first rank. Collective."""
+        assert self.group is not None, "a line of one rank has nobody to tell"
+        store = self.group.get_group_store()
+        return dist.PrefixStore(f"store/{store.add(f'stores/{self.index}', 1)}", store)
+
     def close(self) -> None:
         """Free the group that ``open_axis`` made."""
         if self.group is not None:

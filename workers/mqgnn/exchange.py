@@ -7,7 +7,7 @@ weighs, and a replica without seeds adds zeros. ``LocalSGD`` and ``racom.exchang
 themselves; ``sync_rules.open_exchange`` chooses.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +23,7 @@ class Exchange(Protocol):
 
     shares: Shares | None = None  # equal ones
     bytes_sent = 0
+    began_at: int | None = None  # the step after which others let this replica in; None where all began together
 
     def zero(self) -> None:
         """Before forward: clear the gradients."""
@@ -43,6 +44,10 @@ class Exchange(Protocol):
 
     def agree(self) -> None:
         """As ``meet``, and all hold the same weights and moments afterwards."""
+
+    def told(self, key: str, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, in JSON types, the same on all replicas; ``key`` names it. All call it alike."""
+        return make()
 
     def figures(self) -> dict[str, float]:
         """What was measured since the last call, and the bytes that left this replica so far."""

@@ -28,6 +28,7 @@ from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages, choose_reading, degrees_of
 from workers.mqgnn.progress import ProgressMeter, Stopwatch
+from workers.mqgnn.racom.membership import Roster, RunHasEndedError
 from workers.mqgnn.sampling.csc import along
 from workers.mqgnn.seed_order import SeedOrder
 from workers.mqgnn.sync_rules import open_exchange
@@ -50,9 +51,11 @@ def train(run: RankRun) -> dict[str, float]:
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
     graph = along(single_graph(dataset), direction=run.spec.model.direction)
-    axis = open_axis((tuple(range(run.world_size)),), rank=run.rank)
+    axis = Axis() if run.store is not None else open_axis((tuple(range(run.world_size)),), rank=run.rank)
     try:
         return _train(run, dataset, graph=graph, axis=axis)
+    except RunHasEndedError as ended:
+        return ended.values
     finally:
         axis.close()
 
@@ -92,9 +95,21 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> 
     learn_degrees(model, degrees_of(graph))
     model = model.to(run.device, dtype)
     optimizer = build_optimizer(model, spec=spec, decayed=every_parameter)
-    with open_exchange(run.plan.sync, model, optimizer=optimizer, axis=axis) as exchange:
+    roster = None
+    if run.plan.sync.outlives_replicas(num_ranks=run.world_size):
+        store = run.store or axis.fresh_store()
+        roster = Roster(store, rank=run.rank, size=run.world_size, max_silence_s=run.max_silence_s)
+    together = axis if roster is None else Axis()  # who may lose the others does nothing that only all can do
+    with open_exchange(run.plan.sync, model, optimizer=optimizer, axis=axis, roster=roster) as exchange:
         return _train_with(
-            exchange, run=run, dataset=dataset, graph=graph, axis=axis, model=model, optimizer=optimizer, memory=memory
+            exchange,
+            run=run,
+            dataset=dataset,
+            graph=graph,
+            axis=together,
+            model=model,
+            optimizer=optimizer,
+            memory=memory,
         )
 
 

@@ -5,7 +5,8 @@ after the first step of this attempt, after every ``report_every_steps``, and wi
 at the ends of their epochs and of the run, evaluation first, so that a checkpoint knows the best model of its epoch.
 Checkpoints may also come every so many steps, wherever in an epoch that is.
 A run whose score no longer gets better may end early; the scores are equal on all ranks, so they end together.
-Replicas that step by themselves meet before a report, and agree on their weights before they are scored or saved.
+Replicas that step by themselves agree on their weights before they are scored or saved, and meet before a report that
+all make together.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from workers.comm.axis import Axis
 from workers.data.graph import GraphDataset
-from workers.training.checkpoint import CheckpointStore
+from workers.training.checkpoint import CheckpointRef, CheckpointStore
 from workers.training.divergence import check_finite
 from workers.training.evaluation import BestModel
 from workers.training.export import export_model
@@ -35,7 +36,12 @@ class Meter(Protocol):
 
 
 class Replicas(Protocol):
-    """Replicas that may have gone different ways since they agreed last (``workers.mqgnn.exchange``)."""
+    """Replicas that may have gone different ways since they agreed last (``workers.mqgnn.exchange``).
+
+    What is written here is that of ranks that take every step together.
+    """
+
+    began_at: int | None = None  # the step after which others let this replica in; None where all began together
 
     def meet(self) -> None:
         """Wait until all have taken as many steps."""
@@ -43,18 +49,28 @@ class Replicas(Protocol):
     def agree(self) -> None:
         """As ``meet``, and all hold the same afterwards."""
 
+    def told(self, key: str, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, in JSON types, the same on all; ``key`` names it. All call it alike."""
+        return make()
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps, in JSON types."""
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
         """Go on after ``step``."""
+
+
+class _Together(Replicas):
+    """Ranks that take every step together."""
 
 
 class Milestones:
     """Keeps one rank's part of ``model`` and its ``optimizer`` measured, saved and reported.
 
     ``evaluate`` gives the scores of the present model over all ranks, which are those of ``axis``; it is collective.
-    The learning rate of each step is set here, before it. ``replicas`` is given where ranks step by themselves.
+    The learning rate of each step is set here, before it. ``replicas`` is given where ranks step by themselves; those
+    that outlive each other have each an ``axis`` alone, and one does for all what others do together.
     """
 
     def __init__(
@@ -78,7 +94,7 @@ class Milestones:
         self._compute_scores, self._axis, self._meter, self._memory = evaluate, axis, meter, memory
         self._checkpoints = CheckpointStore(run.job_dir / "checkpoints", axis=axis, device=run.device)
         self._best = BestModel(metric=objective.metric)
-        self._replicas = replicas
+        self._replicas = replicas or _Together()
         self._schedule = Schedule(
             run.spec.training.schedule,
             peak=run.spec.training.learning_rate,
@@ -90,14 +106,36 @@ class Milestones:
         """Load the latest checkpoint, if any. Returns the step after which it was taken, else 0. Collective.
 
         The first rank chooses for all: a storage may show a new file to one machine before another. Tensors go by their
-        names, so a run may resume under another plan and on another number of ranks.
+        names, so a run may resume under another plan and on another number of ranks. A replica that others have let in
+        has its weights from them, and learns the rest.
         """
-        found = self._checkpoints.latest() if self._axis.index == 0 else None
-        step = self._axis.first_says(found.step if found else 0, device=self._run.device)
-        if step:
-            self._load(step)
+        if self._replicas.began_at is not None:
+            step = self._replicas.began_at
+            self._catch_up(step)
+        else:
+            step = self._replicas.told("resume", self._newest_step)
+            if step:
+                self._load(step)
         self._schedule.apply(self._optimizer, step=step + 1)
         return step
+
+    def _newest_step(self) -> int:
+        found = self._checkpoints.latest() if self._axis.index == 0 else None
+        return self._axis.first_says(found.step if found else 0, device=self._run.device)
+
+    def _catch_up(self, step: int) -> None:
+        """Know of the best model and the schedule what all others know after ``step``.
+
+        Limit: of a best model since the last checkpoint there is no copy here, but the weights with which this replica
+        came back; they count only if it outlives all who have one.
+        """
+        found = self._checkpoints.latest()
+        saved = 0 if found is None else found.step
+        if found is not None:
+            self._load_best(found)
+        for done in range(saved + 1, step + 1):
+            if self._due(done, every_epochs=self._run.spec.training.eval_every_epochs):
+                self._hear(done, self._replicas.told(f"scores/{done}", dict))
 
     def is_over(self, step: int) -> bool:
         """Whether the run ends after ``step``: it was the last, or too many evaluations were no better."""
@@ -105,14 +143,17 @@ class Milestones:
 
     def _load(self, step: int) -> None:
         reference = self._checkpoints.at(step)
+        self._load_best(reference, **self._own_tensors())
+        self._replicas.load_state_dict(reference.values["replicas"], step=step)
+
+    def _load_best(self, reference: CheckpointRef, **others: Tensor) -> None:
+        """The best model and the schedule as of a checkpoint, and with them ``others`` by their names there."""
         best, has_best = dict(reference.values["best"]), reference.values["has_best"]
         if has_best:
             best["state"] = {name: tensor.detach().cpu().clone() for name, tensor in model_tensors(self._model).items()}
         self._best = BestModel(**best)
-        self._checkpoints.load(reference, tensors=self._tensors())
+        self._checkpoints.load(reference, tensors={**others, **_named("best", self._best.state or {})})
         self._schedule.load_state_dict(reference.values["schedule"])
-        if self._replicas is not None:
-            self._replicas.load_state_dict(reference.values["replicas"], step=step)
 
     def after_step(self, step: int, *, first: bool) -> dict[str, float]:
         """Do what is due after optimiser step ``step``, the ``first`` of this attempt or not. Collective.
@@ -153,41 +194,54 @@ class Milestones:
 
     def _gather(self, step: int, *, first: bool) -> None:
         """Have replicas that step by themselves agree, or meet, before what all do together after ``step``."""
-        if self._replicas is None:
-            return
         if self._due(step, every_epochs=self._run.spec.training.eval_every_epochs) or self._is_saved(step):
             self._replicas.agree()
-        elif self._reports(step, first=first):
+        elif self._run.store is None and self._reports(step, first=first):
             self._replicas.meet()
 
     def _evaluate(self, step: int) -> dict[str, float]:
         with self._run.progress.during("evaluation"):
-            scores = self._compute_scores()
+            scores: dict[str, float] = self._replicas.told(f"scores/{step}", self._compute_scores)
+        self._hear(step, scores)
+        return scores
+
+    def _hear(self, step: int, scores: dict[str, float]) -> None:
+        """Take note of the model's ``scores`` after ``step``."""
         is_better = self._best.offer(self._model, epoch=step // self._steps_per_epoch, scores=scores)
         self._schedule.scored(is_better=is_better)
-        return scores
 
     def _save(self, step: int) -> str:
         """Save what every rank holds. Returns where."""
         best = {name: value for name, value in vars(self._best).items() if name != "state"}
-        values = {"best": best, "has_best": self._best.state is not None, "schedule": self._schedule.state_dict()}
-        if self._replicas is not None:
-            values["replicas"] = self._replicas.state_dict()
-        with self._run.progress.during("checkpoint"):
-            check_finite(model_tensors(self._model), names=tensor_names(self._model), axis=self._axis, step=step)
-            return self._checkpoints.save(step, tensors=self._tensors(), values=values).folder.uri
 
-    def _tensors(self) -> dict[str, Tensor]:
-        """Everything of this rank that a checkpoint holds, by name: model, moments, best model."""
-        parts = {
-            "model": model_tensors(self._model),
-            "optimizer": optimizer_tensors(self._model, optimizer=self._optimizer),
-            "best": self._best.state or {},
+        def save() -> str:
+            values = {
+                "best": best,
+                "has_best": self._best.state is not None,
+                "schedule": self._schedule.state_dict(),
+                "replicas": self._replicas.state_dict(),
+            }
+            check_finite(model_tensors(self._model), names=tensor_names(self._model), axis=self._axis, step=step)
+            tensors = {**self._own_tensors(), **_named("best", self._best.state or {})}
+            return self._checkpoints.save(step, tensors=tensors, values=values).folder.uri
+
+        with self._run.progress.during("checkpoint"):
+            place: str = self._replicas.told(f"checkpoint/{step}", save)
+        return place
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """The model and the moments of this rank, by their names in a checkpoint."""
+        return {
+            **_named("model", model_tensors(self._model)),
+            **_named("optimizer", optimizer_tensors(self._model, optimizer=self._optimizer)),
         }
-        return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def _finish(self) -> dict[str, float]:
         """Export the best model (rank 0). Returns what the last report says on top."""
+        values: dict[str, float] = self._replicas.told("done", self._export)
+        return values
+
+    def _export(self) -> dict[str, float]:
         best = self._best
         values = {"done": 1.0, "best_epoch": float(best.epoch)}
         values |= {name: score for name, score in best.scores.items() if not name.startswith("train_")}
@@ -211,3 +265,7 @@ class Milestones:
         with self._run.progress.during("report"):
             self._run.report(said)
         return values
+
+
+def _named(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{part}/{name}": tensor for name, tensor in tensors.items()}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 
 from planner.plan import MegaGraphPlan, MQGNNPlan
 from workers.data.paths import DataPaths
@@ -31,6 +32,10 @@ class RankRun:
     ``job_dir`` holds ``checkpoints/``, ``export/`` and ``predictions/``; ``model_from`` is the export that the task
     uses, None to train. The other ranks reach this one at ``address`` and wait ``max_silence_s`` for it at most;
     ``progress`` is what they hear of it.
+
+    Replicas that outlive each other may be given a ``store`` (empty when the run began, and living as long) in place of
+    a default process group: then one that is started while the others train is let in by them, and ``report`` is not
+    collective.
     """
 
     spec: TrainSpec
@@ -45,3 +50,4 @@ class RankRun:
     address: str = "127.0.0.1"
     max_silence_s: float = 20.0
     progress: Progress = field(default_factory=Progress)
+    store: dist.Store | None = None

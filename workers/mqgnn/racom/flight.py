@@ -4,12 +4,16 @@ Runs on a communicator of its own, whose threads (gloo) or stream (NCCL) carry i
 message: sums over the replicas, and one number of each.
 """
 
+import time
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from workers.comm.axis import Axis
+
+_LOOK_S = 0.0005  # chosen: far below a message's time on any network
 
 
 class Flight:
@@ -22,7 +26,6 @@ class Flight:
     def __init__(
         self, tensors: Sequence[Tensor], *, weight: float, axis: Axis, sums: Sequence[float] = (), own: float = 0.0
     ) -> None:
-        assert axis.group is not None, "a replica alone has nobody to meet"
         self._shapes = [tensor.shape for tensor in tensors]
         self._num_sums, self._size = len(sums), axis.size
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).mul_(weight)
@@ -30,15 +33,21 @@ class Flight:
         figures[len(sums) + 1 + axis.index] = own
         self._message = torch.cat((flat, flat.new_tensor(figures)))
         self.bytes_sent = axis.bytes_of_sum(self._message.nbytes)
-        self._work = axis.group.allreduce([self._message])
+        self.works: list[dist.Work] = [] if axis.group is None else [axis.group.allreduce([self._message])]
 
-    def has_landed(self) -> bool:
-        """Whether ``wait`` would return at once."""
-        return self._work.is_completed()
+    def has_landed(self, *, within_s: float = 0.0) -> bool:
+        """Whether ``wait`` would return at once, or does so ``within_s`` from now."""
+        until = time.monotonic() + within_s
+        while not all(work.is_completed() for work in self.works):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_LOOK_S)
+        return True
 
     def wait(self) -> "Landed":
-        """What has become of it. Raises what the communicator met, such as a peer that is gone."""
-        self._work.wait()
+        """What has become of it. Raises what the communicator met, such as a peer that is gone: ``RuntimeError``."""
+        for work in self.works:
+            work.wait()
         flat, figures = self._message.split(
             (len(self._message) - self._num_sums - 1 - self._size, 1 + self._num_sums + self._size)
         )

@@ -13,7 +13,7 @@ class RacomMeters:
         self._clear()
 
     def _clear(self) -> None:
-        self._waited_s, self._drift, self._lead = 0.0, 0.0, 0
+        self._waited_s, self._drift, self._lead, self._num_shortened = 0.0, 0.0, 0, 0
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -34,12 +34,17 @@ class RacomMeters:
         """Steps ahead of the slowest replica after a step."""
         self._lead = max(self._lead, num_steps)
 
+    def shortened(self) -> None:
+        """A step would have left the bounds, unforeseen."""
+        self._num_shortened += 1
+
     def take(self) -> dict[str, float]:
         """The figures, which begin anew."""
         values = {
             "sync_waited_s": self._waited_s,
             "drift_over_bound": self._drift,
             "clock_lead_max": float(self._lead),
+            "steps_shortened": float(self._num_shortened),
         }
         self._clear()
         return values

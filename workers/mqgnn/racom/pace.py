@@ -21,6 +21,16 @@ class Since:
     loss_seeds: int = 0
     drift_over_bound: float = 0.0
 
+    def __add__(self, other: "Since") -> "Since":
+        """Both, where what the first gave did not arrive."""
+        return Since(
+            num_steps=self.num_steps + other.num_steps,
+            num_seeds=self.num_seeds + other.num_seeds,
+            loss_sum=self.loss_sum + other.loss_sum,
+            loss_seeds=self.loss_seeds + other.loss_seeds,
+            drift_over_bound=max(self.drift_over_bound, other.drift_over_bound),
+        )
+
 
 class Pace:
     """The adaptive period of ``rule``."""

@@ -58,17 +58,27 @@ class _Message:
 
 
 class Pushes:
-    """The pushes from and to the replica at ``axis.index``; ``gradients`` is where its own gradients lie."""
+    """The pushes from and to the replica at ``axis.index``; ``gradients`` is where its own gradients lie.
+
+    Lines of the board are given by place on the axis.
+    """
 
     def __init__(self, gradients: Sequence[Tensor], *, axis: Axis) -> None:
-        self._gradients, self._axis = list(gradients), axis
-        self._peers = [place for place in range(axis.size) if place != axis.index]
+        self._gradients = list(gradients)
         self._sum = [torch.zeros_like(gradient) for gradient in gradients]
         self._num_seeds = 0
+        self.bytes_sent = self.num_dropped = self.num_mixed = self.age_sum = 0
+        self.go_over(axis)
+
+    def go_over(self, axis: Axis) -> None:
+        """Push over ``axis`` from now on, beginning anew: whatever is under way is dropped."""
+        self._axis = axis
+        self._peers = [place for place in range(axis.size) if place != axis.index]
         self._sending: _Message | None = None
         self._receiving: dict[int, _Message] = {}
         self._num_received = dict.fromkeys(self._peers, 0)
-        self.num_pushed = self.bytes_sent = self.num_dropped = self.num_mixed = self.age_sum = 0
+        self.num_pushed = 0
+        self.forget()
 
     def add(self, num_seeds: int) -> None:
         """Add the present gradients, means over ``num_seeds`` seeds, to what will be pushed."""

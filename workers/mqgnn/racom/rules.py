@@ -22,9 +22,12 @@ def must_wait(clock: int, clocks: Sequence[int], *, staleness: int) -> bool:
     return clock - min(clocks) > staleness
 
 
-def may_move(distance: float, *, reference_norm: float, drift: float) -> bool:
-    """Whether weights may lie ``distance`` from a reference of norm ``reference_norm``; false for what is no number."""
-    return distance <= drift * reference_norm
+def room(distance: float, *, reference_norm: float, drift: float) -> float:
+    """How much further weights may go that lie ``distance`` from a reference of norm ``reference_norm``.
+
+    Negative where they may not lie there; no number where ``distance`` is none.
+    """
+    return drift * reference_norm - distance
 
 
 def flight_drift(drift: float) -> float:

@@ -16,6 +16,7 @@ from workers.training.state import make_moments
 # moment -> where its optimiser keeps the decay, and which of several it is
 _DECAYS = {"exp_avg": ("betas", 0), "exp_avg_sq": ("betas", 1), "momentum_buffer": ("momentum", None)}
 _NEVER_NEGATIVE = "exp_avg_sq"
+_JUST_INSIDE = 1 - 1e-6  # what rounding in float32 may add
 
 
 class ReplicaWeights:
@@ -73,6 +74,12 @@ class ReplicaWeights:
     def restore(self) -> None:
         """Be as at the last ``keep``."""
         torch._foreach_copy_([*self.everything, *self._steps], self._kept)
+
+    def draw_towards(self, centre: Sequence[Tensor], *, most: float) -> None:
+        """Bring the parameters within ``most`` of ``centre``, on the straight way; moments stay as they are."""
+        away = distance(self.parameters, centre)
+        if away > most:
+            torch._foreach_lerp_(self.parameters, list(centre[: len(self.parameters)]), 1 - _JUST_INSIDE * most / away)
 
     def count_steps(self, clock: int) -> None:
         """Tell the optimiser that it has taken ``clock`` steps, as all replicas have where they agree."""

@@ -12,9 +12,9 @@ from workers.mqgnn.racom.rules import (
     damping,
     deal_shares,
     flight_drift,
-    may_move,
     must_wait,
     next_kappa,
+    room,
     sync_period,
 )
 from workers.spec import TrainingSpec, TrainSpec
@@ -69,9 +69,10 @@ def test_a_replica_waits_only_beyond_its_lead():
 
 
 def test_no_number_is_no_distance_within_the_drift():
-    assert may_move(0.2, reference_norm=1.0, drift=0.2)
-    assert not may_move(0.2001, reference_norm=1.0, drift=0.2)
-    assert not may_move(math.nan, reference_norm=1.0, drift=0.2)
+    assert room(0.2, reference_norm=1.0, drift=0.2) == 0
+    assert room(0.15, reference_norm=1.0, drift=0.2) == pytest.approx(0.05)
+    assert room(0.2001, reference_norm=1.0, drift=0.2) < 0
+    assert math.isnan(room(math.nan, reference_norm=1.0, drift=0.2))
 
 
 @given(drift=st.floats(0.0, 0.999), norm=st.floats(1e-3, 1e3), moved=st.floats(0.0, 1.0))

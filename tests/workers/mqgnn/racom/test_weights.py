@@ -70,6 +70,19 @@ def test_what_is_restored_is_what_was_kept_moments_and_count_of_steps_too():
     assert all(torch.equal(one, other) for one, other in zip(weights.everything, once, strict=True))
 
 
+def test_weights_are_drawn_just_inside_on_the_straight_way():
+    model, optimizer, weights = replica()
+    step(model, optimizer, seed=1)
+    before = [parameter.clone() for parameter in weights.parameters]
+    away = weights.distance()
+    weights.draw_towards(weights.reference, most=2 * away)
+    assert all(torch.equal(one, other) for one, other in zip(weights.parameters, before, strict=True))
+    weights.draw_towards(weights.reference, most=away / 4)
+    assert away / 4 * 0.999 < weights.distance() <= away / 4
+    for now, was, centre in zip(weights.parameters, before, weights.reference, strict=True):
+        torch.testing.assert_close(now - centre, (was - centre) / 4, rtol=1e-5, atol=1e-12)
+
+
 def test_a_step_at_another_rate_leaves_the_optimisers_own():
     model, _, weights = replica()
     before = model.weight.detach().clone()
