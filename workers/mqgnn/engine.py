@@ -32,6 +32,7 @@ class ReplicaStep:
         self._exchange.zero()
         self.model.train()
         draw = int(stream_key(Stream.DROPOUT, self._seed, batch.task.epoch, batch.task.batch))
+        torch.manual_seed(draw)  # of what draws by itself, as modules and losses of others may: so resume is exact
         logits = forward_batch(self.model, batch, draw=draw)
         divisor = self._exchange.divisor(num_seeds=len(batch.y), num_seeds_all=batch.num_seeds_all)
         loss = self._loss(logits, batch.y) / divisor

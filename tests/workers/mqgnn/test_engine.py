@@ -3,6 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.kit.objectives import CROSS_ENTROPY
+from tests.workers.mqgnn import runs
 from tests.workers.mqgnn.graphs import clustered_graph, graph_of_edges
 from tests.workers.mqgnn.runs import Settings, train_by_hand
 
@@ -33,6 +35,17 @@ def test_a_serial_run_repeats_itself_bit_for_bit_and_another_seed_differs():
     )
     assert_equal_bits(weights, again)
     assert not all(torch.equal(weights[name], other[name]) for name in weights)
+
+
+def test_what_draws_from_torchs_own_generator_depends_on_the_step_alone(monkeypatch):
+    """As the loss or the module of somebody else may: else a resumed run would draw other numbers."""
+    monkeypatch.setattr(runs, "CROSS_ENTROPY", lambda logits, y: CROSS_ENTROPY(logits, y) * torch.rand(()))
+    settings = Settings(dtype=torch.float32)
+    weights, losses = train_by_hand(GRAPH, settings)
+    again, losses_again = train_by_hand(GRAPH, settings, watch=lambda *_: torch.rand(7))
+    assert losses == losses_again
+    assert_equal_bits(weights, again)
+    assert len({round(loss, 6) for loss in losses}) == len(losses)
 
 
 def test_training_learns():
