@@ -13,12 +13,15 @@ from typing import Any
 
 import ray
 from ray.train import UserCallback
+from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 from ray.util.state import list_actors
 
 from service.failures import RankPlace
 from service.run_recorder import RunRecorder
 from service.settings import load_settings
 from service.store.engine import open_store
+from workers.comm.report_log import ReportReader
+from workers.ray_backend import ReplicasBackend
 from workers.ray_loop import crash_file_name
 from workers.training.folder import Folder
 
@@ -27,22 +30,30 @@ _DEATH_IS_KNOWN_AFTER_S = 1.5  # Ray needs a moment to hear of a process that wa
 
 
 class JobCallback(UserCallback):  # type: ignore[misc]  # Ray has no types here
-    """Hands reports and failures of the ranks to the job's ``RunRecorder``."""
+    """Hands reports and failures of the ranks to the job's ``RunRecorder``.
 
-    def __init__(self, job_id: str, *, max_restarts: int) -> None:
+    ``num_apart`` is the number of ranks of a run whose ranks outlive each other, else 0.
+    """
+
+    def __init__(self, job_id: str, *, max_restarts: int, num_apart: int = 0) -> None:
         self._job_id = job_id
         self._max_restarts = max_restarts
+        self.num_apart = num_apart
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
         """All ranks have reported; ``metrics[rank]`` is what ``workers.ray_loop`` sent."""
-        self._recorder.reported(metrics)
+        if not self.num_apart:  # else of a checkpoint alone
+            self.recorder.reported(metrics)
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Ranks failed. Raises ``RunFailedError`` to end the run at once; otherwise Ray restarts the group."""
-        self._recorder.failed(worker_exceptions)
+        """Ranks failed. Raises ``RunFailedError`` to end the run at once; otherwise Ray restarts the group.
+
+        Of ranks that outlive each other Ray restarts those that failed, and the group only if all did.
+        """
+        self.recorder.failed(worker_exceptions, others_go_on=len(worker_exceptions) < self.num_apart)
 
     @cached_property
-    def _recorder(self) -> RunRecorder:
+    def recorder(self) -> RunRecorder:
         """Made where it is used: the callback is pickled on its way to the controller, the recorder is not."""
         _print_our_log()
         settings = load_settings()
@@ -54,6 +65,27 @@ class JobCallback(UserCallback):  # type: ignore[misc]  # Ray has no types here
             find_deaths=find_deaths,
             find_trace=lambda rank: read_trace(logs, rank),
         )
+
+
+class ReplicaReports(WorkerGroupCallback):  # type: ignore[misc]  # Ray has no types here
+    """Reads what replicas report that outlive each other, whenever Ray has looked after them, for the same recorder."""
+
+    def __init__(self, callback: JobCallback) -> None:
+        self._callback = callback
+        self._reader: ReportReader | None = None
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        """All ranks begin, with an empty store."""
+        self._reader = None
+
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        """Take what has come since the last time."""
+        store = ReplicasBackend().store
+        assert store is not None, "ranks are looked after once they have started"
+        self._reader = self._reader or ReportReader(store, size=self._callback.num_apart)
+        reports = self._reader.take()
+        if reports:
+            self._callback.recorder.reported(reports)
 
 
 def _print_our_log() -> None:

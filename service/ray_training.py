@@ -14,11 +14,11 @@ from ray.train.v2.api.config import LoggingConfig
 
 from service.driver import RunOrder
 from service.driver_watch import StopOrderedError
-from service.ray_train_callback import JobCallback
+from service.ray_train_callback import JobCallback, ReplicaReports
 from service.spec import ResourcesSpec
 from workers import versions
-from workers.ray_backend import RankGroupConfig
-from workers.ray_loop import LoopConfig, train_loop
+from workers.ray_backend import RankGroupConfig, ReplicasConfig
+from workers.ray_loop import LoopConfig, outlive_each_other, train_loop
 from workers.training.folder import Folder
 
 # A group of ranks that could not be started (a node died meanwhile) is tried again this often; by default for ever.
@@ -37,8 +37,13 @@ class RankTrainer(TorchTrainer):  # type: ignore[misc]  # Ray has no types here
 
     _UNUSED = (DatasetsCallback, PlacementGroupCleanerCallback)
 
+    def __init__(self, *args: Any, replica_reports: ReplicaReports | None = None, **options: Any) -> None:
+        self._replica_reports = replica_reports
+        super().__init__(*args, **options)
+
     def _create_default_callbacks(self) -> list[Any]:
-        return [each for each in super()._create_default_callbacks() if not isinstance(each, self._UNUSED)]
+        ours = [] if self._replica_reports is None else [self._replica_reports]
+        return [each for each in super()._create_default_callbacks() if not isinstance(each, self._UNUSED)] + ours
 
     def _register_sigint_handler(self, controller: Any) -> None:
         """Have the first SIGINT take the run apart in order, or end the controller and with it all that it owns.
@@ -65,13 +70,17 @@ def build_trainer(order: RunOrder) -> RankTrainer:
     Ray Train's folder of the run is the job's own, so that our checkpoints lie inside it and need not be copied.
     """
     restarts = order.spec.limits.max_restarts
+    are_apart = outlive_each_other(order.spec, order.plan)
+    num_apart = order.plan.world_size if are_apart else 0
+    callback = JobCallback(order.job_id, max_restarts=restarts, num_apart=num_apart)
+    backend = ReplicasConfig if are_apart else RankGroupConfig
     filesystem, place = Folder(order.job_dir).for_arrow()
     parent, _, name = place.rpartition("/")
     return RankTrainer(
         train_loop,
         train_loop_config=loop_config(order).model_dump(mode="json"),
         scaling_config=_scaling(order.spec.resources, num_ranks=order.plan.world_size),
-        torch_config=RankGroupConfig(backend="nccl" if order.spec.resources.gpus_per_worker else "gloo"),
+        torch_config=backend(backend="nccl" if order.spec.resources.gpus_per_worker else "gloo"),
         run_config=RunConfig(
             name=name,
             storage_path=parent,
@@ -80,8 +89,9 @@ def build_trainer(order: RunOrder) -> RankTrainer:
                 max_failures=restarts, max_preemption_failures=restarts, controller_failure_limit=MOST_START_FAILURES
             ),
             logging_config=LoggingConfig(log_level="WARNING"),  # the recorder tells what happens, in fewer words
-            callbacks=[JobCallback(order.job_id, max_restarts=restarts)],
+            callbacks=[callback],
         ),
+        replica_reports=ReplicaReports(callback) if are_apart else None,
     )
 
 

@@ -48,21 +48,27 @@ class RunRecorder:
         self._places: dict[int, RankPlace] = {}
         self._kept: list[MetricPoint] = []
         self._kept_restarts: list[Reason] = []
+        self._kept_losses: list[Reason] = []
         self._progress: dict[str, Any] = {}
 
     def reported(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """One report of every rank, in the order of ranks; see ``workers.ray_loop`` for its fields."""
-        self._places = {report["rank"]: RankPlace(pid=report["pid"], node=report["node"]) for report in reports}
+        """Reports of one step by all ranks, or of any steps by some that report each for itself.
+
+        In the order of ranks; see ``workers.ray_loop`` for the fields.
+        """
+        self._places |= {report["rank"]: RankPlace(pid=report["pid"], node=report["node"]) for report in reports}
         at = datetime.now(UTC)
         self._kept.extend(point for report in reports for point in _points(report, at))
         del self._kept[:-_MOST_KEPT]
         self._progress = _progress(self._progress, reports)
         _log.info("%s", _in_words(self._progress))
-        is_last = "done" in reports[0]["values"]
+        is_last = any("done" in report["values"] for report in reports)
         self._attempt((lambda: insist(self._write)) if is_last else self._write)
 
-    def failed(self, errors: Mapping[int, BaseException]) -> None:
+    def failed(self, errors: Mapping[int, BaseException], *, others_go_on: bool = False) -> None:
         """Ranks failed: record the restart that Ray is about to make, or end the run.
+
+        Where ``others_go_on`` the job is as it was, and only those ranks are started anew; it counts all the same.
 
         Raises ``RunFailedError`` when no restart would help or none is left; raised out of Ray Train's callback, it
         ends the run with just that error.
@@ -81,7 +87,7 @@ class RunRecorder:
             raise RunFailedError(text, code=failures.reason.code)
         self._restarts += 1
         _log.warning("restart %d of at most %d: %s", self._restarts, self._max_restarts, failures.reason.text)
-        self._kept_restarts.append(failures.reason)
+        (self._kept_losses if others_go_on else self._kept_restarts).append(failures.reason)
         self._attempt(self._write_restarts)
 
     @cached_property
@@ -105,6 +111,11 @@ class RunRecorder:
             self._store.move(self._job_id, JobState.RUNNING, only_from=state)
 
     def _write_restarts(self) -> None:
+        while self._kept_losses:
+            reason = self._kept_losses[0]
+            text = f"{reason.text}; the others go on, and it comes back"
+            self._store.add_event(self._job_id, "replica_lost", {"text": text, "code": reason.code})
+            self._kept_losses.pop(0)
         while self._kept_restarts:
             reason = self._kept_restarts.pop(0)
             try:
@@ -132,8 +143,11 @@ def _points(report: Mapping[str, Any], at: datetime) -> list[MetricPoint]:
 
 
 def _progress(before: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Where the run is, as rank 0 says (its throughput is that of all); scores stay until the next evaluation."""
-    first = reports[0]
+    """Where the run is, as the first rank that is furthest says (its throughput is that of all).
+
+    Scores stay until the next evaluation.
+    """
+    first = max(reports, key=lambda report: report["step"])
     values = {name: value for name, value in first["values"].items() if _is_shown(name)}
     return {**before, **{name: first[name] for name in ("step", "total_steps", "epoch")}, **values}
 

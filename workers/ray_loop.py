@@ -1,27 +1,33 @@
 """The shell that Ray Train runs on every rank: from a config of plain values to ``run_rank`` and back as reports.
 
 The config crosses Ray's dashboard in the clear, so it holds the spec, the plan and paths, and never a secret. The
-process group stands before ``train_loop`` is called (``ray_backend.py``).
+process group stands before ``train_loop`` is called, or the store of replicas that outlive each other
+(``ray_backend.py``). These report each for itself (``comm/report_log.py``); what all report together through Ray Train
+is a checkpoint on which all ranks have agreed, and nothing else.
 """
 
 import faulthandler
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
+import torch.distributed as dist
 from ray.train import Checkpoint
 from ray.train.torch import get_device
 from ray.train.v2._internal.execution import context as rays_context
+from ray.train.v2._internal.execution.checkpoint.sync_actor import SynchronizationBarrierResetError
 from ray.train.v2.api.report_config import CheckpointUploadMode
 
 from planner.frozen import Frozen
 from planner.plan import Plan, parse_plan
+from workers.comm.report_log import ReportWriter
 from workers.data.paths import DataPaths
+from workers.ray_backend import replica_store
 from workers.runtime import run_rank
 from workers.spec import TrainSpec
 from workers.training.folder import Folder
@@ -54,6 +60,7 @@ def train_loop(config: dict[str, Any]) -> dict[str, float]:
     context = ray.train.get_context()
     rank = context.get_world_rank()
     job_dir = Folder(loop.job_dir)
+    store = replica_store() if outlive_each_other(loop.spec, loop.plan) else None
     with _fatal_signals_leave_a_trace(job_dir, rank=rank):
         return run_rank(
             RankRun(
@@ -64,12 +71,18 @@ def train_loop(config: dict[str, Any]) -> dict[str, float]:
                 device=get_device() if torch.cuda.is_available() else torch.device("cpu"),
                 data=DataPaths(root=loop.data_root, cache=loop.data_cache),
                 job_dir=job_dir,
-                report=_reporter(rank=rank, node=node),
+                report=_reporter(rank=rank, node=node, store=store, size=context.get_world_size()),
                 model_from=None if loop.model_from is None else Folder(loop.model_from),
                 address=node,
                 max_silence_s=loop.max_rank_silence_s,
+                store=store,
             )
         )
+
+
+def outlive_each_other(spec: TrainSpec, plan: Plan) -> bool:
+    """Whether the ranks of ``plan`` are replicas that go on when one of them dies."""
+    return spec.task == "train" and plan.kind == "mqgnn" and plan.sync.outlives_replicas(num_ranks=plan.world_size)
 
 
 def crash_file_name(rank: int) -> str:
@@ -77,9 +90,10 @@ def crash_file_name(rank: int) -> str:
     return f"rank-{rank:05d}.crash"
 
 
-def _reporter(*, rank: int, node: str) -> Callable[[Report], None]:
+def _reporter(*, rank: int, node: str, store: dist.Store | None, size: int) -> Callable[[Report], None]:
     """How this rank reports: values, and who it is. A checkpoint of ours stays where it is."""
     who = {"rank": rank, "pid": os.getpid(), "node": node}
+    writer = None if store is None else ReportWriter(store, rank=rank)
 
     def report(said: Report) -> None:
         metrics = {
@@ -89,13 +103,23 @@ def _reporter(*, rank: int, node: str) -> Callable[[Report], None]:
             "epoch": said.epoch,
             "values": dict(said.values),
         }
-        ray.train.report(
-            metrics,
-            checkpoint=None if said.checkpoint is None else _checkpoint(said.checkpoint),
-            checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
-        )
+        if writer is None:
+            _report_together(metrics, checkpoint=said.checkpoint)
+            return
+        writer.write(metrics)
+        if said.checkpoint is not None and said.values["members"] == size:
+            with suppress(SynchronizationBarrierResetError):  # one died on its way here
+                _report_together({}, checkpoint=said.checkpoint)
 
     return report
+
+
+def _report_together(metrics: dict[str, Any], *, checkpoint: str | None) -> None:
+    ray.train.report(
+        metrics,
+        checkpoint=None if checkpoint is None else _checkpoint(checkpoint),
+        checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
+    )
 
 
 def _checkpoint(uri: str) -> Checkpoint:

@@ -1,8 +1,14 @@
 """The run that Ray Train is given; what it relies on inside Ray is checked here, so that an upgrade is noticed."""
 
 import dataclasses
+import inspect
 from pathlib import Path
+from typing import Any
 
+import pytest
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
+
+from planner.plan import MQGNNPlan
 from service.driver import RunOrder
 from service.ray_training import MOST_START_FAILURES, build_trainer
 from service.spec import JobSpec
@@ -52,6 +58,32 @@ def test_ranks_with_gpus_talk_nccl_and_others_gloo(tmp_path: Path) -> None:
     assert trainer.backend_config.backend == "nccl"
     assert trainer.scaling_config.resources_per_worker == {"CPU": 1.0, "GPU": 1.0}
     assert isinstance(trainer.backend_config, RankGroupConfig)
+
+
+@pytest.mark.parametrize(
+    ("sync", "are_groups"),
+    [("racom", True), ("ddp", False), ("local_sgd", False), ({"name": "racom", "drift": 0}, False)],
+)
+def test_ranks_that_step_by_themselves_are_groups_that_ray_replaces_one_by_one(
+    tmp_path: Path, sync: Any, are_groups: bool
+) -> None:
+    document = job_document(
+        kind="mqgnn",
+        model={"name": "graphsage", "fanouts": [5, 5]},
+        training={"sync": sync},
+        resources={"num_workers": 2},
+    )
+    spec = JobSpec.model_validate(document)
+    plan = MQGNNPlan(world_size=2, batch_size=512, fanouts=(5, 5), sync=spec.training.sync, pipelined=False)
+    trainer = build_trainer(dataclasses.replace(order(tmp_path), spec=spec, plan=plan))
+    assert trainer.backend_config.backend_cls.has_replica_groups is are_groups
+    assert (trainer._replica_reports is not None) is are_groups
+
+
+def test_ray_hands_a_replaced_rank_to_the_backend_as_a_group_of_its_own() -> None:
+    source = inspect.getsource(WorkerGroup._replace_replica_group_impl)
+    assert "ReplicaGroup(" in source
+    assert "starting_world_rank=replica_group_index" in source, "the new rank would not take the place of the dead one"
 
 
 def test_the_ranks_are_told_the_plan(tmp_path: Path) -> None:

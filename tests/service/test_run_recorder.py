@@ -79,6 +79,31 @@ def test_ranks_that_fail_before_their_first_report_did_run(store: JobStore, job_
     assert [move.target for move in store.transitions(job_id)][-2:] == [JobState.RUNNING, JobState.RESTARTING]
 
 
+def test_a_rank_whose_others_go_on_is_told_of_counts_and_leaves_the_job_running(store: JobStore, job_id: str) -> None:
+    recording = recorder(store, job_id)
+    recording.reported(reports(3))
+    recording.failed({1: RuntimeError("bad")}, others_go_on=True)
+    job = store.get_job(job_id)
+    assert (job.state, job.restarts) == (JobState.RUNNING, 0)
+    told = [event.data for event in store.events_after(job_id) if event.type == "replica_lost"]
+    text = "rank 1 (pid 101 on 10.0.0.2) failed: RuntimeError: bad; the others go on, and it comes back"
+    assert told == [{"text": text, "code": "training_crashed"}]
+    with pytest.raises(RunFailedError, match=r"restarted 1 of at most 1 times"):
+        recording.failed({0: RuntimeError("bad")}, others_go_on=True)
+
+
+def test_of_ranks_that_report_each_for_itself_the_furthest_says_where_the_run_is(store: JobStore, job_id: str) -> None:
+    recording = recorder(store, job_id)
+    of_one, of_other = reports(4)[1:], reports(6)[:1]
+    recording.reported([*of_other, *of_one])
+    assert store.get_job(job_id).progress["step"] == 6
+    recording.reported(reports(8)[1:])
+    assert store.get_job(job_id).progress["step"] == 8
+    recording.failed({0: RuntimeError("bad")}, others_go_on=True)
+    told = [event.data["text"] for event in store.events_after(job_id) if event.type == "replica_lost"]
+    assert told[0].startswith("rank 0 (pid 100 on 10.0.0.2) failed"), "where a rank is was forgotten"
+
+
 def test_a_failure_beyond_the_last_restart_ends_the_run(store: JobStore, job_id: str) -> None:
     recording = recorder(store, job_id)
     recording.failed({0: RuntimeError("bad")})
