@@ -41,7 +41,7 @@ from workers.mqgnn.racom.membership import Entry, Membership, Roster, eldest
 from workers.mqgnn.racom.meters import RacomMeters
 from workers.mqgnn.racom.pace import Pace, Since
 from workers.mqgnn.racom.pushes import Pushes
-from workers.mqgnn.racom.weights import ReplicaWeights, distance
+from workers.mqgnn.racom.weights import ReplicaWeights
 
 AVERAGE, STEP, FINAL = "average", "step", "final"
 # Chosen: the newest step counts half, so that one slow step moves few seeds and a slow replica soon many.
@@ -77,7 +77,7 @@ class Racom(OwnSteps):
         self._joined = 0  # the newest synchronisation that this replica gave to
         self._underway: _Underway | None = None
         self._since, self._has_moved = Since(), False
-        self._leeway = Leeway()
+        self._leeway = Leeway(self.weights, drift=rule.drift)
         self._pace = Pace(rule)
         self._rate = 0.0
         self._begun: float | None = None
@@ -204,7 +204,7 @@ class Racom(OwnSteps):
         if len(rates) == self._board.size:
             self._rate = rates[self._place]
         self.weights.agree()
-        self._leeway.room = None
+        self._leeway.begin()
         self._board.post(clock=step, wants=self._joined, seeds_per_s=self._rate)
 
     def close(self) -> None:
@@ -260,7 +260,7 @@ class Racom(OwnSteps):
         self._agreed = max(entry.agreed for entry in entries)
         self.version = self._joined = known.joined + 1
         self._since, self._has_moved, self._is_new = Since(), False, False
-        self._leeway.room = None
+        self._leeway.begin()
         self._board.post(clock=self.clock, wants=self._joined, kind="", num_pushed=0)
 
     def _entry(self) -> Entry:
@@ -317,7 +317,7 @@ class Racom(OwnSteps):
         snapshot = [tensor.clone() for tensor in self.weights.everything]
         since = self._since
         self._underway = _Underway(self._give(), snapshot=snapshot, since=since)
-        self._leeway.room = None
+        self._leeway.give()
         return False
 
     def _give(self) -> Flight:
@@ -350,7 +350,8 @@ class Racom(OwnSteps):
                 landed.means, snapshot=underway.snapshot if underway.num_steps else None, num_steps=underway.num_steps
             )
             self._has_moved = underway.num_steps > 0
-        self._leeway.room = None
+        self._leeway.look()
+        self._saw_drift()
         self._conclude(landed)
 
     def _conclude(self, landed: Landed) -> None:
@@ -384,7 +385,7 @@ class Racom(OwnSteps):
         self.weights.count_steps(self.clock + (num_seeds > 0))
         self.weights.agree()
         self._has_moved = False
-        self._leeway.room = None
+        self._leeway.begin()
         self._conclude(landed)
         return True
 
@@ -426,16 +427,17 @@ class Racom(OwnSteps):
 
     def _step(self) -> None:
         """The optimiser's step, if it stays within the drift; else after a mean, and if that is not enough, by all."""
+        is_kept = self._leeway.may_be_left()
         while True:
-            is_kept = self._leeway.may_be_left()
             if is_kept:
                 self.weights.keep()
             self._optimizer.step()
-            room, drifted = self._measure()
-            if room >= 0:
+            given = None if self._underway is None else self._underway.snapshot
+            if self._leeway.holds(given):
                 break
             if not is_kept:
-                room, drifted = self._shorten()
+                self._leeway.shorten(given)
+                self._meters.shortened()
                 break
             self.weights.restore()
             if self._underway is None and self._join(
@@ -444,36 +446,16 @@ class Racom(OwnSteps):
                 return
             with self._meters.waiting():
                 self._settle()
-        self._leeway.stepped(room)
         self._has_moved = True
         self._since.num_seeds += self._num_seeds
         if self._underway is not None:
             self._underway.num_steps += 1
+        self._saw_drift()
+
+    def _saw_drift(self) -> None:
+        drifted = self._leeway.drifted
         self._since.drift_over_bound = max(self._since.drift_over_bound, drifted)
         self._meters.saw_drift(drifted)
-
-    def _measure(self) -> tuple[float, float]:
-        """(how much further the weights may go, how much of what they may move from the reference they have moved).
-
-        The former is negative beyond the drift of the reference, or beyond what keeps them within that of the one that
-        is on its way.
-        """
-        norm, drift = self.weights.reference_norm, self._rule.drift
-        moved = self.weights.distance()
-        room = rules.room(moved, reference_norm=norm, drift=drift)
-        if self._underway is not None:
-            gone = distance(self.weights.parameters, self._underway.snapshot)
-            room = min(room, rules.room(gone, reference_norm=norm, drift=rules.flight_drift(drift)))
-        return room, moved / (drift * norm) if norm else 0.0
-
-    def _shorten(self) -> tuple[float, float]:
-        """Draw the weights back to the bounds, which a step has left that nobody foresaw; then as ``_measure``."""
-        norm, drift = self.weights.reference_norm, self._rule.drift
-        self.weights.draw_towards(self.weights.reference, most=drift * norm)
-        if self._underway is not None:  # both lie within the first bound, and so does all between them
-            self.weights.draw_towards(self._underway.snapshot, most=rules.flight_drift(drift) * norm)
-        self._meters.shortened()
-        return self._measure()
 
     def _count_step(self) -> None:
         self.clock += 1
