@@ -4,11 +4,14 @@ Comes in: a ``RankRun`` (spec, plan, rank, data, where to write, how to report).
 on all ranks. Knows nothing of Ray: a rank started by ``torchrun`` or by a test goes through the same door.
 """
 
+from dataclasses import replace
+
 import torch
 
 from planner.errors import PlanInvalidError
 from workers.training.run import RankRun
-from workers.watch.rank_watch import WatchTerms, run_watched
+from workers.watch.progress import GiveUp
+from workers.watch.rank_watch import WatchTerms, run_apart, run_watched
 
 
 def run_rank(run: RankRun) -> dict[str, float]:
@@ -24,8 +27,12 @@ def run_rank(run: RankRun) -> dict[str, float]:
             f"the plan is of kind {run.plan.kind!r} for {run.plan.world_size} ranks, the run is of kind"
             f" {run.spec.kind!r} with {run.world_size}; plan again"
         )
+
+    def work(give_up: GiveUp) -> dict[str, float]:
+        return _run_here(replace(run, give_up=give_up))
+
     if run.world_size == 1 or run.store is not None:
-        return _run_here(run)
+        return run_apart(work)
     terms = WatchTerms(
         rank=run.rank,
         world_size=run.world_size,
@@ -33,7 +40,7 @@ def run_rank(run: RankRun) -> dict[str, float]:
         device=run.device,
         limit_s=run.max_silence_s,
     )
-    return run_watched(lambda: _run_here(run), terms=terms, progress=run.progress)
+    return run_watched(work, terms=terms, progress=run.progress)
 
 
 def _run_here(run: RankRun) -> dict[str, float]:

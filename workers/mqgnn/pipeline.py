@@ -19,8 +19,10 @@ from workers.errors import StageFailedError
 from workers.mqgnn.bounded_queue import BoundedQueue, Entry, QueueAbortedError
 from workers.mqgnn.queue_sizing import DECIDE_EVERY_ITEMS, QueueWindow, next_capacity
 from workers.mqgnn.stage import Stage, StageMeter, StageWorker, stage_failure, stage_hang
+from workers.watch.progress import GiveUp
 
-HANG_DEADLINE_S = 300.0  # far above the slowest honest mini-batch, far below a job's patience
+HANG_LIMIT_S = 10.0  # far above the slowest honest mini-batch: a slow stage has ten times its longest
+_LOOKS_PER_LIMIT = 10
 
 
 class Pipeline:
@@ -32,9 +34,13 @@ class Pipeline:
         *,
         budgets: Sequence[QueueBudget] = (),
         pipelined: bool = True,
-        hang_deadline_s: float = HANG_DEADLINE_S,
+        hang_limit_s: float = HANG_LIMIT_S,
+        give_up: GiveUp | None = None,
     ) -> None:
         """``budgets`` name the stage that fills the queue; a run in a row needs none.
+
+        A worker hangs when one item takes it longer than ``hang_limit_s`` (``StageWorker.may_take_s``). In a row that
+        is this thread, so the error goes to ``give_up``; without it nobody looks.
 
         Raises ``PlanInvalidError`` unless each stage has its own budget and no other is given.
         """
@@ -45,7 +51,7 @@ class Pipeline:
         self._stages = tuple(stages)
         self._budgets = [by_name[stage.name] for stage in stages] if pipelined else []
         self._pipelined = pipelined
-        self._hang_deadline_s = hang_deadline_s
+        self._hang_limit_s, self._give_up = hang_limit_s, give_up
         self.meters = {stage.name: StageMeter(stage.num_workers) for stage in stages}
         self.queues: dict[str, BoundedQueue[Any]] = {}
 
@@ -54,10 +60,12 @@ class Pipeline:
         """Give an iterator over what the last stage makes of ``tasks``, in their order.
 
         Leaving the block, early or not, stops all threads. Iteration raises ``StageFailedError`` naming the stage
-        that failed, or that has worked on one item for longer than the hang deadline.
+        that failed, or that hangs.
         """
         if not self._pipelined:
-            yield self._in_a_row(tasks)
+            workers = [StageWorker(stage, meter=self.meters[stage.name]) for stage in self._stages]
+            with _watched(workers, limit_s=self._hang_limit_s, give_up=self._give_up):
+                yield _in_a_row(workers, tasks)
             return
         self.queues = {budget.name: BoundedQueue(budget) for budget in self._budgets}
         threads = _StageThreads(
@@ -65,7 +73,7 @@ class Pipeline:
             tasks=tasks,
             queues=tuple(self.queues.values()),
             meters=self.meters,
-            hang_deadline_s=self._hang_deadline_s,
+            hang_limit_s=self._hang_limit_s,
         )
         try:
             threads.start()
@@ -73,12 +81,36 @@ class Pipeline:
         finally:
             threads.stop()
 
-    def _in_a_row(self, tasks: Iterable[Any]) -> Iterator[Any]:
-        workers = [StageWorker(stage, meter=self.meters[stage.name]) for stage in self._stages]
-        for item in tasks:
+
+def _in_a_row(workers: Sequence[StageWorker], tasks: Iterable[Any]) -> Iterator[Any]:
+    for item in tasks:
+        for worker in workers:
+            item = worker(item)
+        yield item
+
+
+@contextmanager
+def _watched(workers: Sequence[StageWorker], *, limit_s: float, give_up: GiveUp | None) -> Iterator[None]:
+    """Have a thread look at ``workers``, all of this thread, and give up when one of them hangs."""
+    if give_up is None:
+        yield
+        return
+    is_over, worked_by = threading.Event(), threading.current_thread()
+
+    def watch() -> None:
+        while not is_over.wait(limit_s / _LOOKS_PER_LIMIT):
             for worker in workers:
-                item = worker(item)
-            yield item
+                if worker.busy_s() > worker.may_take_s(limit_s):
+                    give_up(stage_hang(worker, worked_by, limit_s=limit_s))
+                    return
+
+    watcher = threading.Thread(target=watch, name="stages", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
 
 
 class _StageThreads:
@@ -91,11 +123,11 @@ class _StageThreads:
         tasks: Iterable[Any],
         queues: tuple[BoundedQueue[Any], ...],
         meters: dict[str, StageMeter],
-        hang_deadline_s: float,
+        hang_limit_s: float,
     ) -> None:
         self._queues = queues
         self._sizers = [_QueueSizer(queue, meter=meters[queue.name]) for queue in queues]
-        self._hang_deadline_s = hang_deadline_s
+        self._hang_limit_s = hang_limit_s
         self._failure: StageFailedError | None = None
         self._lock = threading.Lock()
         self._workers: list[tuple[StageWorker, threading.Thread]] = []
@@ -139,9 +171,9 @@ class _StageThreads:
         for worker, thread in self._workers:
             if thread.ident is None:
                 continue  # the system refused to start it
-            thread.join(max(0.0, self._hang_deadline_s - worker.busy_s()))
+            thread.join(self._left_s(worker))
             if thread.is_alive() and self._failure is None:
-                raise stage_hang(worker, thread, deadline_s=self._hang_deadline_s)
+                raise stage_hang(worker, thread, limit_s=self._hang_limit_s)
 
     def _work(self, worker: StageWorker, source: "_TaskSource | BoundedQueue[Any]", crew: "_Crew") -> None:
         try:
@@ -167,12 +199,16 @@ class _StageThreads:
 
     def _until_deadline_s(self) -> float:
         """Seconds until the first moment at which some worker can have been busy for too long."""
-        return max(0.0, self._hang_deadline_s - max(worker.busy_s() for worker, _ in self._workers)) + 0.001
+        return min(self._left_s(worker) for worker, _ in self._workers) + 0.001
+
+    def _left_s(self, worker: StageWorker) -> float:
+        """Seconds until ``worker`` is taken to hang, if it goes on with what it does now."""
+        return max(0.0, worker.may_take_s(self._hang_limit_s) - worker.busy_s())
 
     def _check_hang(self) -> None:
         for worker, thread in self._workers:
-            if worker.busy_s() > self._hang_deadline_s:
-                self._fail(stage_hang(worker, thread, deadline_s=self._hang_deadline_s))
+            if worker.busy_s() > worker.may_take_s(self._hang_limit_s):
+                self._fail(stage_hang(worker, thread, limit_s=self._hang_limit_s))
                 return
 
 

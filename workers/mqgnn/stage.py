@@ -16,6 +16,8 @@ from typing import Any
 
 from workers.errors import StageFailedError
 
+FIRST_ITEM_S = 300.0  # far above the slowest honest first mini-batch, far below a job's patience
+_LONGER = 10.0  # chosen: a crowded machine makes the same mini-batch several times as long
 _REMEMBERED_ITEMS = 64  # for the tail of a stage's times: enough for 95 %, few enough to follow a change
 
 
@@ -35,12 +37,13 @@ class StageMeter:
         self._lock = threading.Lock()
         self._num_workers = num_workers
         self._newest_s: deque[float] = deque(maxlen=_REMEMBERED_ITEMS)
-        self.busy_s = 0.0
+        self.busy_s = self.longest_s = 0.0
 
     def add(self, seconds: float) -> None:
         """Count the work on one item."""
         with self._lock:
             self.busy_s += seconds
+            self.longest_s = max(self.longest_s, seconds)
             self._newest_s.append(seconds)
 
     def p95_s(self) -> float:
@@ -77,6 +80,13 @@ class StageWorker:
         since = self.busy_since
         return 0.0 if since is None else time.perf_counter() - since
 
+    def may_take_s(self, limit_s: float) -> float:
+        """Seconds after which it is taken to hang: ``limit_s``, or ten times the longest item of its stage.
+
+        A first item may take ``FIRST_ITEM_S``: scratch memory is made, and kernels may be compiled.
+        """
+        return max(limit_s, _LONGER * self._meter.longest_s if self._meter.longest_s else FIRST_ITEM_S)
+
 
 def stage_failure(name: str, error: Exception, *, item: Any) -> StageFailedError:
     """The error that users see when a stage raises: its name, what it worked on, and the original traceback."""
@@ -89,13 +99,13 @@ def stage_failure(name: str, error: Exception, *, item: Any) -> StageFailedError
     )
 
 
-def stage_hang(worker: StageWorker, thread: threading.Thread, *, deadline_s: float) -> StageFailedError:
+def stage_hang(worker: StageWorker, thread: threading.Thread, *, limit_s: float) -> StageFailedError:
     """The error that users see when a stage stops answering: its name and where its thread stands now."""
     frame = sys._current_frames().get(thread.ident or 0)
     text = "".join(traceback.format_stack(frame)).rstrip() if frame else "its thread has ended"
     return StageFailedError(
         f"stage {worker.stage.name!r} has worked on one item for {worker.busy_s():.1f} s and the limit is"
-        f" {deadline_s:g} s; it stands at\n{text}",
+        f" {worker.may_take_s(limit_s):g} s; it stands at\n{text}",
         stage=worker.stage.name,
         error="hang",
         traceback=text,

@@ -146,7 +146,13 @@ def _train_with(
         replace=run.spec.model.replace,
         reading=choose_reading(model, graph, device=run.device, dtype=dtype),
     )
-    pipeline = Pipeline(stages, budgets=run.plan.queues, pipelined=run.plan.pipelined)
+    pipeline = Pipeline(
+        stages,
+        budgets=run.plan.queues,
+        pipelined=run.plan.pipelined,
+        hang_limit_s=run.max_silence_s / 2,  # so that the stage is named before its rank is
+        give_up=run.give_up,
+    )
     progress = ProgressMeter(pipeline, exchange=exchange)
     evaluator = Evaluator(graph, axis=axis, device=run.device, dtype=dtype)
     milestones = Milestones(

@@ -10,7 +10,7 @@ from planner.plan import MegaGraphPlan, MQGNNPlan
 from workers.data.paths import DataPaths
 from workers.spec import TrainSpec
 from workers.training.folder import Folder
-from workers.watch.progress import Progress
+from workers.watch.progress import GiveUp, Progress
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class RankRun:
     With ``world_size > 1`` the default process group exists (nccl on GPUs, gloo on CPUs); alone there may be none.
     ``job_dir`` holds ``checkpoints/``, ``export/`` and ``predictions/``; ``model_from`` is the export that the task
     uses, None to train. The other ranks reach this one at ``address`` and wait ``max_silence_s`` for it at most;
-    ``progress`` is what they hear of it.
+    ``progress`` is what they hear of it. ``give_up`` ends the run where the thread that trains cannot; who calls a
+    runtime directly has none.
 
     Replicas that outlive each other may be given a ``store`` (empty when the run began, and living as long) in place of
     a default process group: then one that is started while the others train is let in by them, and ``report`` is not
@@ -51,3 +52,4 @@ class RankRun:
     max_silence_s: float = 20.0
     progress: Progress = field(default_factory=Progress)
     store: dist.Store | None = None
+    give_up: GiveUp | None = None

@@ -1,6 +1,6 @@
 """How far one rank is, said by the thread that trains and read by the one that watches."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -9,6 +9,9 @@ from torch import nn
 # What a rank is about. Only a step and an evaluation may be judged by how they go on: making data ready, writing a
 # checkpoint and handing in a report take as long as they take.
 Phase = Literal["preparation", "step", "evaluation", "checkpoint", "report"]
+
+# Ends a rank's run with an error from another thread than the one that trains.
+GiveUp = Callable[[BaseException], None]
 
 
 class Progress:

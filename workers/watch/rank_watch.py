@@ -11,10 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,7 +24,7 @@ from workers.comm.axis import COLLECTIVE_TIMEOUT_S, open_axis
 from workers.errors import RankUnresponsiveError
 from workers.watch.beats import Beat, BeatSocket, open_beats
 from workers.watch.hung_ranks import HungRanks
-from workers.watch.progress import Progress
+from workers.watch.progress import GiveUp, Progress
 
 T = TypeVar("T")
 _LONGEST_INTERVAL_S = 1.0
@@ -44,8 +46,24 @@ class WatchTerms:
     limit_s: float
 
 
-def run_watched(work: Callable[[], T], *, terms: WatchTerms, progress: Progress) -> T:
-    """What ``work()`` returns or raises, in a thread of its own. Collective over all ranks of the run.
+def run_apart(work: Callable[[GiveUp], T], *, watch: Callable[[threading.Thread, GiveUp], Any] | None = None) -> T:
+    """What ``work(give_up)`` returns or raises in a thread of its own, or what ``give_up`` is called with before.
+
+    ``watch(thread, give_up)`` is a context manager that is open as long as this waits.
+    """
+    ends: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
+
+    def give_up(error: BaseException) -> None:
+        ends.put(_raises(error))
+
+    trainer = threading.Thread(target=lambda: ends.put(_outcome_of(partial(work, give_up))), name="train", daemon=True)
+    trainer.start()
+    with nullcontext() if watch is None else watch(trainer, give_up):
+        return ends.get()()
+
+
+def run_watched(work: Callable[[GiveUp], T], *, terms: WatchTerms, progress: Progress) -> T:
+    """``run_apart`` beside the other ranks of the run. Collective over all of them.
 
     Raises ``RankUnresponsiveError`` when another rank, or this one, stops answering before ``work`` has ended.
     """
@@ -54,15 +72,7 @@ def run_watched(work: Callable[[], T], *, terms: WatchTerms, progress: Progress)
         beats = open_beats(axis, address=terms.address, device=terms.device)
     finally:
         axis.close()
-    ends: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
-    trainer = threading.Thread(target=lambda: ends.put(_outcome_of(work)), name="train", daemon=True)
-    trainer.start()
-    watch = _Watch(beats, terms=terms, progress=progress, trainer=trainer, warn=lambda error: ends.put(_raises(error)))
-    watch.start()
-    try:
-        return ends.get()()
-    finally:
-        watch.stop()
+    return run_apart(work, watch=partial(_Watch, beats, terms=terms, progress=progress))
 
 
 def _outcome_of(work: Callable[[], T]) -> Callable[[], T]:
@@ -86,13 +96,14 @@ class _Watch:
     def __init__(
         self,
         beats: BeatSocket,
+        trainer: threading.Thread,
+        give_up: GiveUp,
         *,
         terms: WatchTerms,
         progress: Progress,
-        trainer: threading.Thread,
-        warn: Callable[[BaseException], None],
     ) -> None:
-        self._beats, self._terms, self._progress, self._trainer, self._warn = beats, terms, progress, trainer, warn
+        self._beats, self._terms, self._progress, self._trainer = beats, terms, progress, trainer
+        self._give_up = give_up
         self._interval_s = min(_LONGEST_INTERVAL_S, terms.limit_s / _BEATS_PER_LIMIT)
         self._judge = HungRanks(
             terms.rank,
@@ -103,11 +114,11 @@ class _Watch:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
         """Begin to watch."""
         self._thread.start()
 
-    def stop(self) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         """Say farewell and free the port."""
         self._is_over.set()
         self._beats.wake()
@@ -124,7 +135,7 @@ class _Watch:
                 self._judge.hear(heard, now=time.monotonic())
             words = self._judge.look(now=time.monotonic())
             if words is not None:
-                self._warn(RankUnresponsiveError(words))
+                self._give_up(RankUnresponsiveError(words))
                 break
         self._beats.send(self._beat(left=True, verdict=words or ""))
 

@@ -1,5 +1,6 @@
 import gc
 import itertools
+import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from planner.errors import PlanInvalidError
 from planner.plan import QueueBudget
 from workers.errors import StageFailedError
 from workers.mqgnn.pipeline import Pipeline
-from workers.mqgnn.stage import Stage
+from workers.mqgnn.stage import FIRST_ITEM_S, Stage, StageMeter, StageWorker
+from workers.watch.progress import GiveUp
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,15 @@ def stage(name: str, function: Callable[[Item], Item], *, num_workers: int = 1) 
     return Stage(name, lambda: function, num_workers)
 
 
-def pipeline(*stages: Stage, pipelined: bool = True, max_items: int = 2, hang_deadline_s: float = 20.0) -> Pipeline:
+def pipeline(
+    *stages: Stage,
+    pipelined: bool = True,
+    max_items: int = 2,
+    hang_limit_s: float = 20.0,
+    give_up: GiveUp | None = None,
+) -> Pipeline:
     budgets = [QueueBudget(name=each.name, max_items=max_items, max_bytes=64) for each in stages]
-    return Pipeline(stages, budgets=budgets, pipelined=pipelined, hang_deadline_s=hang_deadline_s)
+    return Pipeline(stages, budgets=budgets, pipelined=pipelined, hang_limit_s=hang_limit_s, give_up=give_up)
 
 
 def values(made: Pipeline, count: int) -> list[int]:
@@ -142,18 +150,22 @@ def test_items_before_the_failure_may_come_but_none_after_it():
     assert len(seen) <= 3
 
 
-def test_a_stage_that_stops_answering_fails_by_name_with_its_stack():
-    stuck = threading.Event()
-
-    def never_answers(item: Item) -> Item:
-        stuck.wait()
+def answers_once(stuck: threading.Event) -> Callable[[Item], Item]:
+    def never_answers_again(item: Item) -> Item:
+        if item.value:
+            stuck.wait()
         return item
 
-    made = pipeline(stage("sample", add(0)), stage("prepare", never_answers), hang_deadline_s=0.2)
+    return never_answers_again
+
+
+def test_a_stage_that_stops_answering_fails_by_name_with_its_stack():
+    stuck = threading.Event()
+    made = pipeline(stage("sample", add(0)), stage("prepare", answers_once(stuck)), hang_limit_s=0.2)
     try:
         with pytest.raises(StageFailedError, match="stage 'prepare' has worked on one item for") as caught:
             values(made, 3)
-        assert "in never_answers" in str(caught.value)
+        assert "in never_answers_again" in str(caught.value)
     finally:
         stuck.set()
     for thread in threading.enumerate():
@@ -161,12 +173,44 @@ def test_a_stage_that_stops_answering_fails_by_name_with_its_stack():
             thread.join(5)
 
 
+def test_so_does_one_of_the_thread_that_trains():
+    stuck = threading.Event()
+    given_up: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+
+    def give_up(error: BaseException) -> None:
+        given_up.put(error)
+        stuck.set()
+
+    made = pipeline(
+        stage("sample", add(0)),
+        stage("prepare", answers_once(stuck)),
+        pipelined=False,
+        hang_limit_s=0.2,
+        give_up=give_up,
+    )
+    assert values(made, 3) == [0, 1, 2]
+    with pytest.raises(StageFailedError, match="stage 'prepare' has worked on one item for") as caught:
+        raise given_up.get(timeout=1)
+    assert "in never_answers_again" in str(caught.value)
+    assert given_up.empty()
+
+
+def test_a_first_item_and_ten_times_the_longest_are_not_hurried():
+    meter = StageMeter()
+    worker = StageWorker(stage("sample", add(0)), meter=meter)
+    assert worker.may_take_s(10.0) == FIRST_ITEM_S
+    meter.add(0.5)
+    assert worker.may_take_s(10.0) == 10.0
+    meter.add(2.0)
+    assert worker.may_take_s(10.0) == 20.0
+
+
 def test_stages_that_are_slow_but_alive_are_not_taken_for_hanging():
     def slow(item: Item) -> Item:
         threading.Event().wait(0.06)
         return item
 
-    made = pipeline(stage("first", slow), stage("second", slow), stage("third", slow), hang_deadline_s=0.15)
+    made = pipeline(stage("first", slow), stage("second", slow), stage("third", slow), hang_limit_s=0.15)
     assert values(made, 3) == [0, 1, 2]
 
 
