@@ -157,7 +157,7 @@ def _train(rank: int, side: Side, size: Size, *, num_steps: int) -> tuple[list[f
     return losses, seconds
 
 
-def drawn_buckets(graph: Graph, *, rows: np.ndarray, max_distance: int) -> np.ndarray:
+def drawn_buckets(graph: Graph, *, rows: np.ndarray, max_distance: int, **_: object) -> np.ndarray:
     """In place of ``distance_buckets``: every row drawn by its own number, so all sides see the same."""
     buckets = np.empty((len(rows), graph.num_nodes), dtype=np.uint8)
     for row, node in zip(buckets, rows, strict=True):
