@@ -68,10 +68,14 @@ class JobCallback(UserCallback):  # type: ignore[misc]  # Ray has no types here
 
 
 class ReplicaReports(WorkerGroupCallback):  # type: ignore[misc]  # Ray has no types here
-    """Reads what replicas report that outlive each other, whenever Ray has looked after them, for the same recorder."""
+    """Reads what replicas report that outlive each other, whenever Ray has looked after them, for the same recorder.
 
-    def __init__(self, callback: JobCallback) -> None:
-        self._callback = callback
+    ``backend`` is the one that gives the replicas their store; all callbacks travel to the controller together, so it
+    is the same there, too.
+    """
+
+    def __init__(self, callback: JobCallback, *, backend: ReplicasBackend) -> None:
+        self._callback, self._backend = callback, backend
         self._reader: ReportReader | None = None
 
     def after_worker_group_start(self, worker_group: Any) -> None:
@@ -80,9 +84,8 @@ class ReplicaReports(WorkerGroupCallback):  # type: ignore[misc]  # Ray has no t
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         """Take what has come since the last time."""
-        store = ReplicasBackend().store
-        assert store is not None, "ranks are looked after once they have started"
-        self._reader = self._reader or ReportReader(store, size=self._callback.num_apart)
+        assert self._backend.store is not None, "ranks are looked after once they have started"
+        self._reader = self._reader or ReportReader(self._backend.store, size=self._callback.num_apart)
         reports = self._reader.take()
         if reports:
             self._callback.recorder.reported(reports)

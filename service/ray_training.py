@@ -17,7 +17,7 @@ from service.driver_watch import StopOrderedError
 from service.ray_train_callback import JobCallback, ReplicaReports
 from service.spec import ResourcesSpec
 from workers import versions
-from workers.ray_backend import RankGroupConfig, ReplicasConfig
+from workers.ray_backend import RankGroupConfig, ReplicasBackend, ReplicasConfig
 from workers.ray_loop import LoopConfig, outlive_each_other, train_loop
 from workers.training.folder import Folder
 
@@ -91,7 +91,7 @@ def build_trainer(order: RunOrder) -> RankTrainer:
             logging_config=LoggingConfig(log_level="WARNING"),  # the recorder tells what happens, in fewer words
             callbacks=[callback],
         ),
-        replica_reports=ReplicaReports(callback) if are_apart else None,
+        replica_reports=ReplicaReports(callback, backend=ReplicasBackend()) if are_apart else None,
     )
 
 

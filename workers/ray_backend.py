@@ -66,7 +66,7 @@ class ReplicasConfig(TorchConfig):
 
 
 class ReplicasBackend(Backend):  # type: ignore[misc]  # Ray has no types here
-    """Every rank is a group of its own, which Ray replaces by itself. One per controller, as Ray makes backends.
+    """Every rank is a group of its own, which Ray replaces by itself. One per process, as Ray makes backends.
 
     ``store`` is that of the present run of all ranks, None before it.
     """

@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray import cloudpickle
+from ray.train.v2._internal.callbacks.backend_setup import BackendSetupCallback
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 from planner.plan import MQGNNPlan
 from service.driver import RunOrder
+from service.ray_train_callback import JobCallback, ReplicaReports
 from service.ray_training import MOST_START_FAILURES, build_trainer
 from service.spec import JobSpec
 from tests.kit.builders import job_document, two_rank_plan
 from workers.data.paths import DataPaths
-from workers.ray_backend import RankGroupConfig
+from workers.ray_backend import RankGroupConfig, ReplicasBackend, ReplicasConfig
 from workers.ray_loop import LoopConfig
 
 
@@ -78,6 +81,12 @@ def test_ranks_that_step_by_themselves_are_groups_that_ray_replaces_one_by_one(
     trainer = build_trainer(dataclasses.replace(order(tmp_path), spec=spec, plan=plan))
     assert trainer.backend_config.backend_cls.has_replica_groups is are_groups
     assert (trainer._replica_reports is not None) is are_groups
+
+
+def test_on_the_controller_reports_are_read_from_the_store_that_the_backend_has_made_there() -> None:
+    reports = ReplicaReports(JobCallback("job-1", max_restarts=1, num_apart=2), backend=ReplicasBackend())
+    setup, travelled = cloudpickle.loads(cloudpickle.dumps([BackendSetupCallback(ReplicasConfig()), reports]))
+    assert travelled._backend is setup._backend
 
 
 def test_ray_hands_a_replaced_rank_to_the_backend_as_a_group_of_its_own() -> None:
