@@ -1,15 +1,30 @@
 """The examples are jobs as anyone may submit them, and the cheapest of them learns what it should."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.megagraph_accuracy import EXAMPLES, ONE, SETS, Known, read_example, seed_noise, train_on, variant
+from tests.benchmarks.megagraph_accuracy import (
+    CUT,
+    EXAMPLES,
+    ONE,
+    SETS,
+    KeptRuns,
+    Known,
+    Trained,
+    has_learned,
+    read_example,
+    seed_noise,
+    train_on,
+    variant,
+)
 from tests.kit.gloo_pool import GlooPool
 
 # Cora, one seed: the lowest that the three seeds of the benchmark may fall below their mean.
 ONE_SEED_BAR = 0.79
+RUN = Trained(test=0.4, validation=0.5, best_epoch=2, losses=(2.0, 1.0), scores=(0.3, 0.5))
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +59,30 @@ def test_an_error_holds_from_above_and_an_accuracy_from_below() -> None:
 def test_noise_is_two_standard_errors_of_a_difference() -> None:
     assert seed_noise([0.80, 0.82], [0.81, 0.81]) == pytest.approx(2 * (0.0002 / 2) ** 0.5)
     assert seed_noise([0.80, 0.80], [0.81, 0.81]) == 0
+
+
+@pytest.mark.parametrize(
+    ("losses", "scores", "learned"),
+    [((2.0, 1.0), (0.3, 0.4), True), ((2.0, 2.0), (0.3, 0.4), False), ((2.0, 1.0), (0.4, 0.4), False)],
+    ids=["both", "the loss stays", "the score stays"],
+)
+def test_a_run_has_learned_when_its_loss_fell_and_its_score_rose(
+    losses: tuple[float, ...], scores: tuple[float, ...], learned: bool
+) -> None:
+    assert has_learned([[replace(RUN, losses=losses, scores=scores)]]) is learned
+
+
+def test_a_kept_run_is_not_run_again_but_one_of_other_ranks_is(tmp_path: Path) -> None:
+    job, ran = read_example("cora-sgformer"), list[str]()
+
+    def run(name: str) -> Trained:
+        ran.append(name)
+        return RUN
+
+    first = KeptRuns(tmp_path / "runs").get(job, spread=ONE, run=lambda: run("first"))
+    again = KeptRuns(tmp_path / "runs").get(job, spread=ONE, run=lambda: run("again"))
+    KeptRuns(tmp_path / "runs").get(job, spread=CUT, run=lambda: run("cut"))
+    assert (first, again, ran) == (RUN, RUN, ["first", "cut"])
 
 
 def test_sgformer_learns_cora(pool: GlooPool, data_root: Path, tmp_path: Path) -> None:
