@@ -7,12 +7,10 @@ the stages, kernels and step of ``workers.mqgnn``. PyG's two sides (``peer_epoch
 and layout that were fastest for it in a round of trials before. ``--only`` names some of the cases.
 """
 
-import argparse
-import json
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import numpy as np
 
 from tests.benchmarks.frame import Outcome, main, medians
 from tests.benchmarks.power_law_graph import power_law_edges
+from tests.benchmarks.side_process import SideProcess, fastest
 from workers.data.datasets import load_dataset
 from workers.data.features import DenseFeatures, SparseFeatures
 from workers.data.graph import TRAIN, Graph
@@ -46,38 +45,14 @@ class Case:
 
 
 CASES = {
-    "sage": Case("power-law", "sage", bar=12, bar_tuned=5),
+    "sage": Case("power-law", "graphsage", bar=12, bar_tuned=5),
     "gin": Case("power-law", "gin", bar=10, bar_tuned=4),
     "gat": Case("power-law", "gat", bar=11, bar_tuned=4.5),
     "appnp": Case("power-law", "appnp", bar=3),
-    "sage_3hop": Case("power-law", "sage", (15, 10, 5), num_batches=4, rounds=3, bar=20),
-    "sage_wordnet": Case("WordNet3", "sage", num_batches=4, rounds=3, bar=50),
-    "sage_tolokers": Case("Tolokers", "sage", num_batches=5),
+    "sage_3hop": Case("power-law", "graphsage", (15, 10, 5), num_batches=4, rounds=3, bar=20),
+    "sage_wordnet": Case("WordNet3", "graphsage", num_batches=4, rounds=3, bar=50),
+    "sage_tolokers": Case("Tolokers", "graphsage", num_batches=5),
 }
-
-
-class Side:
-    """A process that runs an epoch for every line that it is sent."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._answer()["ready"]
-
-    def epoch_s(self, ask: Mapping[str, Any]) -> float:
-        """Seconds."""
-        assert self._process.stdin
-        print(json.dumps(ask), file=self._process.stdin, flush=True)
-        return float(self._answer()["seconds"])
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        assert line, f"a side of the benchmark ended with {self._process.wait()}"
-        return json.loads(line)
 
 
 def ways(side: str, case: Case) -> list[dict[str, Any]]:
@@ -102,34 +77,34 @@ def ways(side: str, case: Case) -> list[dict[str, Any]]:
 def run_case(case: Case, folder: Path) -> tuple[dict[str, float], dict[str, Any]]:
     """(median seconds of each side, what they ran as and every round)."""
     names = ["ours", "default", *(["tuned"] if case.model != "appnp" else [])]
-    peer = Side([str(PEERS), str(Path(__file__).with_name("peer_epoch.py")), str(folder)])
-    ours = Side([sys.executable, "-m", "tests.benchmarks.our_epoch", str(folder)])
-    sides = {name: ours if name == "ours" else peer for name in names}
-    try:
-        chosen = {}
-        for name in names:
-            short = {"num_batches": max(2, case.num_batches // 4)}
-            tried = [(sides[name].epoch_s(way | short), way) for way in ways(name, case)]
-            chosen[name] = min(tried, key=lambda pair: pair[0])[1]
+    with ExitStack() as stack:
+        commands = {
+            "ours": [sys.executable, "-m", "tests.benchmarks.our_epoch", str(folder)],
+            "peer": [str(PEERS), "-m", "tests.benchmarks.peer_epoch", str(folder)],
+        }
+        processes = {name: stack.enter_context(SideProcess(command)) for name, command in commands.items()}
+
+        def epoch_s(way: dict[str, Any]) -> float:
+            return float(processes["ours" if way["side"] == "ours" else "peer"].ask(way)["seconds"])
+
+        short = {"num_batches": max(2, case.num_batches // 4)}
+        chosen = {name: fastest(ways(name, case), lambda way: epoch_s(way | short)) for name in names}
         found: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(case.rounds):
             for name in names:
-                found[name].append(sides[name].epoch_s(chosen[name]))
+                found[name].append(epoch_s(chosen[name]))
                 print(f"{case.graph} {case.model}: {name} {found[name][-1]:.4g} s", flush=True)
-    finally:
-        peer.close()
-        ours.close()
     scale = NUM_SEEDS / BATCH_SIZE / case.num_batches
     details = {"ran_as": chosen, "rounds_s": found, "epoch_s": {k: v * scale for k, v in medians(found).items()}}
     return medians(found), details
 
 
-def measure(only: list[str] | None = None) -> Outcome:
+def measure(names: Sequence[str]) -> Outcome:
     """Every case: seconds per epoch of ours, PyG's default and PyG tuned, in turn."""
     if not PEERS.exists():
         raise SystemExit(f"{PEERS} is not there: run `make bench-peers` first")
     figures, verdicts, details = {}, {}, {}
-    for name in only or CASES:
+    for name in names:
         case = CASES[name]
         with tempfile.TemporaryDirectory() as folder:
             write(graph_of(case.graph), Path(folder))
@@ -178,14 +153,5 @@ def write(graph: Graph, folder: Path) -> None:
     )
 
 
-def chosen_cases() -> tuple[list[str] | None, list[str]]:
-    """(cases that ``--only`` names, the other arguments)."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--only", nargs="+", choices=tuple(CASES))
-    options, others = parser.parse_known_args()
-    return options.only, others
-
-
 if __name__ == "__main__":
-    cases, others = chosen_cases()
-    sys.exit(main("mqgnn_epoch", lambda: measure(cases), arguments=others))
+    sys.exit(main("mqgnn_epoch", measure, parts=tuple(CASES)))

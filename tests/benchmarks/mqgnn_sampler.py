@@ -4,8 +4,6 @@ Both sample 1,024 seeds at fanouts [10, 5] without replacement on one power-law 
 processor time of one thread. torch-sparse runs in the environment that ``make bench-peers`` builds.
 """
 
-import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +14,7 @@ import numpy as np
 
 from tests.benchmarks.frame import Outcome, alternate, main, medians
 from tests.benchmarks.power_law_graph import power_law_edges
+from tests.benchmarks.side_process import SideProcess
 from workers.mqgnn.sampling import numba_kernels
 from workers.mqgnn.sampling.csc import Csc
 from workers.mqgnn.sampling.memory import Kernels
@@ -43,26 +42,6 @@ class Ours:
         return num_edges / (time.thread_time() - begin)
 
 
-class Peer:
-    """torch-sparse in a process of its own: a line in asks for a round, a line out tells edges per second."""
-
-    def __init__(self, folder: Path) -> None:
-        command = [str(PEERS), str(Path(__file__).with_name("peer_sampler.py")), str(folder)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self()
-
-    def __call__(self) -> float:
-        """All batches, once."""
-        assert self._process.stdin
-        assert self._process.stdout
-        print("round", file=self._process.stdin, flush=True)
-        return float(json.loads(self._process.stdout.readline())["edges_per_s"])
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-
-
 def measure() -> Outcome:
     """Ours (C++, numba, C++ with the last hop left as it is) and torch-sparse by turns."""
     if not PEERS.exists():
@@ -73,17 +52,15 @@ def measure() -> Outcome:
     seeds = seeds.reshape(NUM_BATCHES, BATCH_SIZE)
     with tempfile.TemporaryDirectory() as folder:
         np.savez(Path(folder) / "graph.npz", indptr=indptr, indices=indices.astype(np.int64), seeds=seeds)
-        peer = Peer(Path(folder))
-        try:
+        with SideProcess([str(PEERS), "-m", "tests.benchmarks.peer_sampler", folder]) as peer:
+            peer.ask({})  # the first round does not count
             sides: dict[str, Any] = {
                 "native": Ours(csc, seeds, kernels=sampler_kernels()),
                 "numba": Ours(csc, seeds, kernels=numba_kernels),
                 "native, last hop not numbered": Ours(csc, seeds, kernels=sampler_kernels(), relabel_last_hop=False),
-                "torch-sparse": peer,
+                "torch-sparse": lambda: float(peer.ask({})["edges_per_s"]),
             }
             found = medians(alternate(sides, rounds=ROUNDS))
-        finally:
-            peer.close()
     ratio = found["native"] / found["torch-sparse"]
     return Outcome(
         figures={"ratio_native": ratio, "ratio_numba": found["numba"] / found["torch-sparse"]},

@@ -1,4 +1,5 @@
-"""PyG's two sides of ``mqgnn_epoch``: run by the Python of ``.venv-peers``, so it imports nothing of ours.
+"""PyG's two sides of ``mqgnn_epoch``: run by the Python of ``.venv-peers``, so it imports nothing of ours
+but other scripts for it.
 
 ``default`` is what PyG's documentation shows: ``NeighborLoader`` and the model on the whole mini-batch. ``tuned`` is
 what an expert makes of it by hand: torch-sparse's native sampler called in the loader's workers, hops told apart, every
@@ -24,31 +25,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.nn import APPNP
-from torch_geometric.nn.models import GAT, GIN, GraphSAGE
+
+from tests.benchmarks.peer_models import build
 
 HIDDEN, BATCH_SIZE = 128, 1024
-
-
-class APPNPNet(nn.Module):
-    """The MLP and propagation of PyG's example."""
-
-    def __init__(self, num_features: int, num_classes: int, num_steps: int) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(num_features, HIDDEN), nn.Linear(HIDDEN, num_classes)
-        self.propagation = APPNP(K=num_steps, alpha=0.1)
-
-    def forward(self, x: Tensor, edge_index: Any) -> Tensor:
-        return self.propagation(self.second(self.first(x).relu()), edge_index)
-
-
-def build(name: str, *, num_features: int, num_classes: int, num_layers: int) -> nn.Module:
-    """The same model as ours, from PyG."""
-    torch.manual_seed(0)
-    if name == "appnp":
-        return APPNPNet(num_features, num_classes, num_layers)
-    kind, options = {"sage": (GraphSAGE, {}), "gin": (GIN, {}), "gat": (GAT, {"heads": 4})}[name]
-    return kind(num_features, HIDDEN, num_layers, num_classes, **options)
 
 
 class Peer:
@@ -70,7 +50,7 @@ class Peer:
         torch.set_num_threads(ask["threads"])
         name, num_layers = ask["model"], len(ask["fanouts"])
         if (key := f"{name}{num_layers}") not in self.models:
-            made = build(name, num_features=self.x.shape[1], num_classes=self.num_classes, num_layers=num_layers)
+            made = self.build(name, num_layers)
             self.models[key] = (made, torch.optim.Adam(made.parameters(), lr=0.01, fused=True))
         model, optimizer = self.models[key]
         step = {"default": default_loss, "tuned": tuned_loss}[ask["side"]]
@@ -79,6 +59,12 @@ class Peer:
         begin = time.perf_counter()
         run(loader, model, optimizer, step, at_most=ask["num_batches"])
         return time.perf_counter() - begin
+
+    def build(self, name: str, num_layers: int) -> nn.Module:
+        """A fresh model."""
+        torch.manual_seed(0)
+        sizes = {"num_features": self.x.shape[1], "num_classes": self.num_classes}
+        return build(name, **sizes, hidden_size=HIDDEN, num_layers=num_layers)
 
     def loader(self, ask: dict[str, Any]) -> Any:
         """Built once for each way, with workers that stay; seeds as many as are asked for."""
@@ -181,8 +167,8 @@ def check(peer: Peer) -> None:
     nodes, rows, columns, _ = torch.ops.torch_sparse.neighbor_sample(
         peer.indptr, peer.indices, batch, [10, 5], False, True
     )
-    for name in ("sage", "gin", "gat"):
-        model = build(name, num_features=peer.x.shape[1], num_classes=peer.num_classes, num_layers=2)
+    for name in ("graphsage", "gin", "gat"):
+        model = peer.build(name, 2)
         whole = model(peer.x[nodes], torch.stack((rows, columns)))[: len(batch)]
         for layout in ("index",) if name == "gat" else ("index", "sparse"):
             blocks = Blocks(peer, fanouts=[10, 5], layout=layout).blocks(rows, columns, len(batch))

@@ -17,6 +17,7 @@ def serve(folder: Path) -> None:
     torch.set_num_threads(1)
     with np.load(folder / "graph.npz") as graph:
         indptr, indices, seeds = (torch.from_numpy(graph[name]) for name in ("indptr", "indices", "seeds"))
+    print(json.dumps({"ready": True}), flush=True)
     for _ in sys.stdin:
         begin, num_edges = time.process_time(), 0
         for batch in seeds:

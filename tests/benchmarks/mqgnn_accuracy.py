@@ -1,0 +1,273 @@
+"""Accuracy of sampled GNNs as jobs train them fastest, against plain PyG: ten models on three graphs, ten paired seeds.
+
+    python -m tests.benchmarks.mqgnn_accuracy [--json] [--only Cora ...] [--models gcn ...] [--seeds 10] [--store FILE]
+
+Ours is the runtime's own ``train`` on two replicas: stages in threads, RaCoM between the replicas. Plain PyG
+(``peer_accuracy``) runs in the environment of ``make bench-peers``. Both sides of a pair start from the same seed, and
+so the same weights, and take the same mini-batch size, fanouts, epochs and optimiser; a score is that of the test part
+at the best validation score. With ``--store`` every score is kept in a file, and a later run goes on where one ended.
+
+``pooled_delta_ci_max``: how many points may be lost by the mean over all cells, the upper end of a 95 % interval over
+the seeds' means. ``cells_significant``: cells that lose in a paired t-test, Holm's correction over all cells.
+``below_published``: cells of which a result is published whose mean is two standard errors below it.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from planner.plan import MQGNNPlan, QueueBudget
+from planner.sync import SyncRule
+from tests.benchmarks.frame import Outcome, main
+from tests.benchmarks.side_process import SideProcess
+from tests.conftest import find_data_root
+from tests.kit.gloo_pool import GlooPool
+from workers.data.datasets import load_dataset
+from workers.data.paths import DataPaths
+from workers.mqgnn.train import train
+from workers.spec import SPEC_OF_MODEL, DatasetSpec, TrainingSpec, TrainSpec
+from workers.training.folder import Folder
+from workers.training.run import RankRun
+
+PEERS = Path(".venv-peers/bin/python")
+MODELS = ("graphsage", "gcn", "gin", "gat", "gatv2", "appnp", "sgc", "tag", "arma", "pna")
+NUM_SEEDS, NUM_RANKS = 10, 2
+RULE = SyncRule(name="racom")
+DELTA_BAR, LEVEL = 0.2, 0.05
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How both sides train on one graph."""
+
+    hidden_size: int
+    fanouts: tuple[int, ...]
+    batch_size: int
+    epochs: int
+    eval_every_epochs: int
+    learning_rate: float
+    weight_decay: float
+    dropout: float
+    metric: str
+
+
+GRAPHS: Mapping[str, Settings] = {
+    "Cora": Settings(64, (10, 10), 70, 60, 2, 0.01, 5e-4, 0.5, "accuracy"),
+    "Photo": Settings(128, (10, 10), 512, 60, 3, 0.003, 5e-5, 0.5, "accuracy"),
+    "Tolokers": Settings(128, (15, 10), 512, 80, 4, 0.003, 0.0, 0.2, "roc_auc"),
+}
+# In points. Cora, public split: Kipf & Welling, ICLR 2017; Veličković et al., ICLR 2018. Photo, the shipped split: Luo
+# et al., arXiv 2406.08993. Tolokers: Platonov et al., ICLR 2023.
+PUBLISHED: Mapping[tuple[str, str], float] = {
+    ("Cora", "gcn"): 81.5,
+    ("Cora", "gat"): 83.0,
+    ("Photo", "gcn"): 96.10,
+    ("Photo", "graphsage"): 96.78,
+    ("Photo", "gat"): 96.60,
+    ("Tolokers", "gcn"): 83.64,
+    ("Tolokers", "graphsage"): 82.43,
+    ("Tolokers", "gat"): 83.70,
+}
+
+
+def train_rank(
+    rank: int, world_size: int, graph: str, model: str, seed: int, root: Path, cache: Path, folder: Path
+) -> float:
+    """Our side of one pair, on one replica."""
+    given = GRAPHS[graph]
+    spec = SPEC_OF_MODEL[model](name=model, hidden_size=given.hidden_size, fanouts=given.fanouts, dropout=given.dropout)
+    training = TrainingSpec(
+        epochs=given.epochs,
+        batch_size=given.batch_size,
+        eval_every_epochs=given.eval_every_epochs,
+        checkpoint_every_epochs=given.epochs,
+        learning_rate=given.learning_rate,
+        weight_decay=given.weight_decay,
+        seed=seed,
+        sync=RULE,
+    )
+    values = train(
+        RankRun(
+            spec=TrainSpec(kind="mqgnn", dataset=DatasetSpec(name=graph), model=spec, training=training),
+            plan=MQGNNPlan(
+                world_size=world_size,
+                batch_size=training.batch_size,
+                fanouts=spec.fanouts,
+                queues=tuple(QueueBudget(name=name, max_items=4, max_bytes=2**26) for name in ("sample", "prepare")),
+                sync=RULE,
+                report_every_steps=sys.maxsize,
+            ),
+            rank=rank,
+            world_size=world_size,
+            device=torch.device("cpu"),
+            data=DataPaths(root=root, cache=cache),
+            job_dir=Folder(folder),
+            report=lambda report: None,
+        )
+    )
+    return values[f"test_{given.metric}"]
+
+
+class Scores:
+    """Points by (graph, model, seed, side), kept in a file of JSON lines where there is one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._points: dict[str, float] = {}
+        if path is not None and path.exists():
+            self._points = dict(json.loads(line) for line in path.read_text().splitlines())
+
+    def get(self, graph: str, model: str, seed: int, side: str, *, run: Any) -> float:
+        """The points of one training, which ``run()`` makes from 0 to 1 unless they are known."""
+        key = json.dumps([graph, model, seed, side, asdict(GRAPHS[graph])])
+        if key not in self._points:
+            self._points[key] = 100 * run()
+            print(f"{graph} {model}, seed {seed}: {side} {self._points[key]:.2f}", flush=True)
+            if self._path is not None:
+                with self._path.open("a") as file:
+                    print(json.dumps([key, self._points[key]]), file=file)
+        return self._points[key]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Points of both sides by seed."""
+
+    graph: str
+    model: str
+    ours: tuple[float, ...]
+    plain: tuple[float, ...]
+
+    @property
+    def lost(self) -> np.ndarray:
+        """Points that ours are lower, by seed."""
+        return np.subtract(self.plain, self.ours)
+
+    @property
+    def is_below_published(self) -> bool:
+        """Whether a published result is more than two standard errors above our mean."""
+        published = PUBLISHED.get((self.graph, self.model))
+        error = statistics.stdev(self.ours) / len(self.ours) ** 0.5
+        return published is not None and statistics.mean(self.ours) + 2 * error < published
+
+
+def judge(cells: Sequence[Cell]) -> Outcome:
+    """The figures of all cells, which have the same seeds."""
+    by_seed = np.mean([cell.lost for cell in cells], axis=0)
+    reach = float(stats.t.ppf(1 - LEVEL / 2, len(by_seed) - 1)) * float(stats.sem(by_seed))
+    chances = [chance_of_no_loss(cell.lost) for cell in cells]
+    figures = {
+        "pooled_delta_ci_max": float(by_seed.mean()) + reach,
+        "cells_significant": float(sum(holm(chances))),
+        "below_published": float(sum(cell.is_below_published for cell in cells)),
+    }
+    verdicts = {
+        "pooled_delta_ci_max": figures["pooled_delta_ci_max"] <= DELTA_BAR,
+        "cells_significant": figures["cells_significant"] == 0,
+        "below_published": figures["below_published"] == 0,
+    }
+    details = {
+        f"{cell.graph} {cell.model}": {
+            "ours": statistics.mean(cell.ours),
+            "plain": statistics.mean(cell.plain),
+            "lost": float(cell.lost.mean()),
+            "chance_of_no_loss": chance,
+            "published": PUBLISHED.get((cell.graph, cell.model)),
+        }
+        for cell, chance in zip(cells, chances, strict=True)
+    }
+    return Outcome(figures, verdicts, details)
+
+
+def chance_of_no_loss(lost: np.ndarray) -> float:
+    """p of a one-sided paired t-test; where all seeds say the same, 0 or 1."""
+    if np.ptp(lost) == 0:
+        return float(lost[0] <= 0)
+    return float(stats.ttest_1samp(lost, 0, alternative="greater").pvalue)
+
+
+def holm(chances: Sequence[float]) -> list[bool]:
+    """Which hypotheses fall at ``LEVEL`` over all of them (Holm, 1979)."""
+    fallen = [False] * len(chances)
+    for rank, place in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
+        if chances[place] > LEVEL / (len(chances) - rank):
+            break
+        fallen[place] = True
+    return fallen
+
+
+def measure(graphs: Sequence[str], *, models: Sequence[str], num_seeds: int, store: Path | None) -> Outcome:
+    """Every cell that is asked for, pair by pair."""
+    root, scores, cells = find_data_root(), Scores(store), []
+    if not root.is_dir() or not PEERS.exists():
+        sys.exit(f"needs the data sets at {root} (or GRAPHMILL_DATA_ROOT) and {PEERS} (`make bench-peers`)")
+    with GlooPool(NUM_RANKS) as pool, tempfile.TemporaryDirectory() as scratch:
+        for graph in graphs:
+            folder = Path(scratch) / graph
+            folder.mkdir()
+            data = DataPaths(root=root, cache=folder / "cache")
+            write(graph, data, folder)
+            with SideProcess([str(PEERS), "-m", "tests.benchmarks.peer_accuracy", str(folder)]) as peer:
+                sides = {
+                    "ours": partial(train_ours, pool, graph, data=data, folder=folder),
+                    "plain": partial(train_plain, peer, graph),
+                }
+                for model in models:
+                    points = {
+                        side: tuple(
+                            scores.get(graph, model, seed, side, run=partial(run, model, seed))
+                            for seed in range(num_seeds)
+                        )
+                        for side, run in sides.items()
+                    }
+                    cells.append(Cell(graph, model, **points))
+    return judge(cells)
+
+
+def train_ours(pool: GlooPool, graph: str, model: str, seed: int, *, data: DataPaths, folder: Path) -> float:
+    """Our side of one pair."""
+    arguments = (graph, model, seed, data.root, data.cache, folder / f"{model}-{seed}")
+    return pool.run(train_rank, *arguments, timeout_s=3600.0)[0]
+
+
+def train_plain(peer: SideProcess, graph: str, model: str, seed: int) -> float:
+    """PyG's side of it."""
+    return peer.ask(asdict(GRAPHS[graph]) | {"model": model, "seed": seed})["score"]
+
+
+def write(graph: str, data: DataPaths, folder: Path) -> None:
+    """What PyG's side reads: the very graph, features and split that ours trains on."""
+    found = load_dataset(DatasetSpec(name=graph), paths=data).graphs[0]
+    np.savez(
+        folder / "graph.npz",
+        indptr=found.indptr,
+        indices=found.indices.astype(np.int64),
+        x=found.features.gather(np.arange(found.num_nodes)),
+        y=found.y,
+        split=found.split,
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--seeds", type=int, default=NUM_SEEDS)
+    parser.add_argument("--store", type=Path, default=None)
+    own, others = parser.parse_known_args()
+
+    def run(graphs: Sequence[str]) -> Outcome:
+        """Ten models on three graphs, ten seeds."""
+        return measure(graphs, models=own.models, num_seeds=own.seeds, store=own.store)
+
+    sys.exit(main("mqgnn_accuracy", run, parts=tuple(GRAPHS), arguments=others))
