@@ -169,11 +169,13 @@ def attended(x: Tensor, vectors: Tensor, neighbours: Neighbours, *, with_self: b
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("width", [3, 8, 21, 100])
+@pytest.mark.parametrize(("width", "heads"), [(3, 7), (3, 4), (8, 2), (21, 4), (21, 1), (100, 7), (100, 8)])
 @pytest.mark.parametrize("with_self", [False, True])
-def test_attention_equals_its_definition(width: int, with_self: bool, dtype: torch.dtype, instruction_set: str) -> None:
-    neighbours = block(40, 120, bare=True)
-    x, vectors = numbers(120, width, dtype=dtype), numbers(2, 7, width, dtype=dtype)
+def test_attention_equals_its_definition(
+    width: int, heads: int, with_self: bool, dtype: torch.dtype, instruction_set: str
+) -> None:
+    neighbours = block(140, 220, bare=True)  # more than one unit of work
+    x, vectors = numbers(220, width, dtype=dtype), numbers(2, heads, width, dtype=dtype)
     ours = attend_rows(
         x,
         neighbours=neighbours,

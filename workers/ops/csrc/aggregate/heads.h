@@ -1,81 +1,25 @@
 // Attention along edges with scores that are sums of two parts (GAT; Veličković et al., ICLR 2018, section 2.1), on raw
 // rows: a head's part of a source is x . (Wᵀ a), so rows meet the head's weights W only after they are summed up.
 //
-// A target's rows stay in the first cache from scores to sums.
+// The rows of a few targets stay in the first cache from scores to sums.
 #pragma once
 
 #include <memory>
 #include <new>
 
 #include "../attention/exp2.h"
-#include "rows.h"
+#include "dots.h"
 
 namespace graphmill::GRAPHMILL_ISA {
 
-constexpr int64_t HEAD_TARGETS = 32;       // of one unit, forward
+constexpr int64_t HEAD_TARGETS = 128;       // of one unit, forward
 constexpr int64_t HEAD_GRAD_TARGETS = 256;  // backward: each unit has a sum of its own for the vectors' gradients
 constexpr int64_t HEAD_SOURCES = 64;
+constexpr int64_t HEAD_GROUP = 8;  // targets whose rows are met together
+constexpr int HEAD_STRIP = GRAPHMILL_VECTOR_BYTES == 64 ? 4 : 2;  // vectors of a row that are summed at once
 constexpr double LOG2_E = 1.4426950408889634;
-
-template <class T, int distance = WIDTH<T> / 2>
-INLINE T sum_of_lanes(Vector<T> x) {
-    if constexpr (distance == 0) {
-        return x[0];
-    } else {
-        return sum_of_lanes<T, distance / 2>(x + rotated<T, distance>(x));
-    }
-}
-
-// Length of a row that is spread out for dots: whole vectors, then one that ends with the row, whose repeated numbers
-// are zero. Rows shorter than a vector stay as they are.
 template <class T>
-constexpr int64_t spread_length(int64_t columns) {
-    return columns < WIDTH<T> ? columns : (columns + WIDTH<T> - 1) / WIDTH<T> * WIDTH<T>;
-}
-
-template <class T>
-inline void spread(T* to, const T* row, int64_t columns) {
-    int64_t whole = columns < WIDTH<T> ? columns : columns / WIDTH<T> * WIDTH<T>;
-    for (int64_t c = 0; c < whole; ++c) to[c] = row[c];
-    if (whole == columns) return;
-    int64_t rest = columns - whole;
-    for (int64_t lane = 0; lane < WIDTH<T>; ++lane) {
-        to[whole + lane] = lane < WIDTH<T> - rest ? T(0) : row[columns - WIDTH<T> + lane];
-    }
-}
-
-// Adds `vectors`, spread out, back to rows.
-template <class T>
-inline void add_spread(T* to, const T* from, int64_t columns) {
-    int64_t whole = columns < WIDTH<T> ? columns : columns / WIDTH<T> * WIDTH<T>;
-    for (int64_t c = 0; c < whole; ++c) to[c] += from[c];
-    if (whole == columns) return;
-    for (int64_t c = whole; c < columns; ++c) to[c] += from[whole + WIDTH<T> - (columns - c)];
-}
-
-// dots[h] = row . vectors[h], vectors spread out.
-template <class T>
-inline void dots_by_head(T* dots, const T* row, const T* vectors, int64_t heads, int64_t columns) {
-    int64_t length = spread_length<T>(columns);
-    if (columns < WIDTH<T>) {
-        for (int64_t h = 0; h < heads; ++h) {
-            T sum = 0;
-            for (int64_t c = 0; c < columns; ++c) sum += row[c] * vectors[h * length + c];
-            dots[h] = sum;
-        }
-        return;
-    }
-    in_runs<4, 2, 1>(heads, [&]<int J>(int64_t first) INLINE_LAMBDA {
-        Vector<T> sum[J] = {};
-        for (int64_t c = 0; c < length; c += WIDTH<T>) {
-            Vector<T> numbers = load(row + (c + WIDTH<T> <= columns ? c : columns - WIDTH<T>));
-            UNROLL
-            for (int j = 0; j < J; ++j) sum[j] += numbers * load(vectors + (first + j) * length + c);
-        }
-        UNROLL
-        for (int j = 0; j < J; ++j) dots[first + j] = sum_of_lanes<T>(sum[j]);
-    });
-}
+constexpr T LOWEST = -T(__builtin_inf());
 
 // A number, or a vector of them.
 template <class Part, class T>
@@ -132,15 +76,28 @@ struct Attention {
         for (int64_t e = begin(target); e < end(target) && e < begin(target) + 32; ++e) fetch_row(row(target, e), columns);
     }
 
-    // sums[h] = or += sum over entries of numbers[e][h] * row of e; `pitch` apart. Added sums are spread out.
+    int64_t most_entries(int64_t targets) const {
+        int64_t most = 0;
+        for (int64_t first = 0; first < call.num_targets; first += targets) {
+            int64_t last = first + targets < call.num_targets ? first + targets : call.num_targets;
+            int64_t entries = end(last - 1) - begin(first);
+            if (entries > most) most = entries;
+        }
+        return most;
+    }
+
+    void list_rows(const T** rows, int64_t target) const {
+        for (int64_t e = begin(target); e < end(target); ++e) *rows++ = row(target, e);
+    }
+
+    // sums[h] = or += sum over entries of numbers[e][h] * rows[e]; `pitch` apart. Added sums are spread out.
     template <bool added>
-    void sum_by_head(T* sums, int64_t pitch, const T* numbers, int64_t target) const {
-        int64_t first_entry = begin(target), last_entry = end(target);
+    void sum_by_head(T* sums, int64_t pitch, const T* numbers, const T* const* rows, int64_t count) const {
         if (columns < WIDTH<T>) {
             for (int64_t h = 0; h < heads; ++h) {
                 for (int64_t c = 0; c < columns; ++c) {
                     T sum = added ? sums[h * pitch + c] : T(0);
-                    for (int64_t e = first_entry; e < last_entry; ++e) sum += numbers[e * heads + h] * row(target, e)[c];
+                    for (int64_t e = 0; e < count; ++e) sum += numbers[e * heads + h] * rows[e][c];
                     sums[h * pitch + c] = sum;
                 }
             }
@@ -149,8 +106,8 @@ struct Attention {
         auto strip = [&]<int C>(int64_t first, int64_t place) INLINE_LAMBDA {
             in_runs<4, 2, 1>(heads, [&]<int J>(int64_t head) INLINE_LAMBDA {
                 Vector<T> sum[J][C] = {};
-                for (int64_t e = first_entry; e < last_entry; ++e) {
-                    const T* from = row(target, e) + first;
+                for (int64_t e = 0; e < count; ++e) {
+                    const T* from = rows[e] + first;
                     Vector<T> part[C];
                     UNROLL
                     for (int i = 0; i < C; ++i) part[i] = pinned(load(from + i * WIDTH<T>));
@@ -171,7 +128,7 @@ struct Attention {
                 }
             });
         };
-        in_runs<2, 1>(columns / WIDTH<T>, [&]<int C>(int64_t vector) INLINE_LAMBDA {
+        in_runs<HEAD_STRIP, 2, 1>(columns / WIDTH<T>, [&]<int C>(int64_t vector) INLINE_LAMBDA {
             strip.template operator()<C>(vector * WIDTH<T>, vector * WIDTH<T>);
         });
         if (columns % WIDTH<T>) {
@@ -180,66 +137,138 @@ struct Attention {
         }
     }
 
-    void exponentiate(T* numbers, int64_t count) const {
-        alignas(64) T some[WIDTH<T>] = {};
+    // One target's scores, without its own part, become weights; slopes are noted.
+    void weigh(T* numbers, T* slope, int64_t count, const T* own_scores) const {
+        by_period([&]<int H>() INLINE_LAMBDA { weigh_lanes<H>(numbers, slope, count * heads, own_scores); },
+                  [&](int64_t h) INLINE_LAMBDA {
+                      T largest = LOWEST<T>, total = 0;
+                      for (int64_t i = h; i < count * heads; i += heads) {
+                          T sum = numbers[i] + own_scores[h];
+                          slope[i] = sum > 0 ? T(1) : T(call.negative_slope);
+                          numbers[i] = sum * slope[i];
+                          largest = numbers[i] > largest ? numbers[i] : largest;
+                      }
+                      for (int64_t i = h; i < count * heads; i += heads) {
+                          numbers[i] = exp2(broadcast((numbers[i] - largest) * T(LOG2_E)))[0];
+                          total += numbers[i];
+                      }
+                      for (int64_t i = h; i < count * heads; i += heads) numbers[i] /= total;
+                  });
+    }
+
+    // H heads side by side divide a vector, so every lane belongs to one.
+    template <int H>
+    void weigh_lanes(T* numbers, T* slope, int64_t count, const T* own_scores) const {
+        Vector<T> own = repeated<H>(own_scores), largest = broadcast(LOWEST<T>), total{};
         for (int64_t i = 0; i < count; i += WIDTH<T>) {
-            int64_t here = count - i < WIDTH<T> ? count - i : WIDTH<T>;
-            for (int64_t lane = 0; lane < here; ++lane) some[lane] = numbers[i + lane];
-            store(some, exp2(load(some) * T(LOG2_E)));
-            for (int64_t lane = 0; lane < here; ++lane) numbers[i + lane] = some[lane];
+            Vector<T> sum = some(numbers + i, count - i, T(0)) + own;
+            Vector<T> factor = sum > 0 ? broadcast(T(1)) : broadcast(T(call.negative_slope));
+            put_some(slope + i, factor, count - i);
+            put_some(numbers + i, sum * factor, count - i);
+            largest = larger(largest, some(numbers + i, count - i, LOWEST<T>));
+        }
+        largest = folded<T, H>(largest, [&](Vector<T> a, Vector<T> b) INLINE_LAMBDA { return larger(a, b); });
+        for (int64_t i = 0; i < count; i += WIDTH<T>) {
+            Vector<T> weight = exp2((some(numbers + i, count - i, LOWEST<T>) - largest) * T(LOG2_E));
+            total += weight;
+            put_some(numbers + i, weight, count - i);
+        }
+        total = folded<T, H>(total, [&](Vector<T> a, Vector<T> b) INLINE_LAMBDA { return a + b; });
+        for (int64_t i = 0; i < count; i += WIDTH<T>) {
+            put_some(numbers + i, some(numbers + i, count - i, T(0)) / total, count - i);
         }
     }
 
-    void forward(int64_t target, const T* source_vectors, const T* target_vectors, T* own_scores) const {
-        int64_t first = begin(target), last = end(target);
-        dots_by_head(own_scores, own_row(target), target_vectors, heads, columns);
-        for (int64_t e = first; e < last; ++e) {
-            T *score = weights + e * heads, *slope = slopes + e * heads;
-            dots_by_head(score, row(target, e), source_vectors, heads, columns);
-            for (int64_t h = 0; h < heads; ++h) {
-                T sum = score[h] + own_scores[h];
-                slope[h] = sum > 0 ? T(1) : T(call.negative_slope);
-                score[h] = sum * slope[h];
+    // Rows' gradients of one target become those of its scores before the leaky unit; `sums` [heads] over the target.
+    void weigh_backward(T* numbers, const T* weight, const T* slope, int64_t count, T* sums) const {
+        by_period([&]<int H>() INLINE_LAMBDA { weigh_lanes_backward<H>(numbers, weight, slope, count * heads, sums); },
+                  [&](int64_t h) INLINE_LAMBDA {
+                      T inner = 0, total = 0;
+                      for (int64_t i = h; i < count * heads; i += heads) inner += weight[i] * numbers[i];
+                      for (int64_t i = h; i < count * heads; i += heads) {
+                          numbers[i] = weight[i] * (numbers[i] - inner) * slope[i];
+                          total += numbers[i];
+                      }
+                      sums[h] = total;
+                  });
+    }
+
+    template <int H>
+    void weigh_lanes_backward(T* numbers, const T* weight, const T* slope, int64_t count, T* sums) const {
+        auto add = [&](Vector<T> a, Vector<T> b) INLINE_LAMBDA { return a + b; };
+        Vector<T> inner{}, total{};
+        for (int64_t i = 0; i < count; i += WIDTH<T>) {
+            inner += some(weight + i, count - i, T(0)) * some(numbers + i, count - i, T(0));
+        }
+        inner = folded<T, H>(inner, add);
+        for (int64_t i = 0; i < count; i += WIDTH<T>) {
+            Vector<T> score = some(weight + i, count - i, T(0)) * (some(numbers + i, count - i, T(0)) - inner) *
+                              some(slope + i, count - i, T(0));
+            total += score;
+            put_some(numbers + i, score, count - i);
+        }
+        put_some(sums, folded<T, H>(total, add), H);
+    }
+
+    // Calls lanes<heads>() where so many heads divide a vector, else body(h) for each.
+    template <class Lanes, class Body>
+    INLINE void by_period(Lanes lanes, Body body) const {
+        bool done = false;
+        auto try_period = [&]<int H>() INLINE_LAMBDA {
+            if constexpr (H <= WIDTH<T>) {
+                if (heads == H) {
+                    lanes.template operator()<H>();
+                    done = true;
+                }
             }
-        }
-        for (int64_t h = 0; h < heads && first < last; ++h) {
-            T largest = weights[first * heads + h];
-            for (int64_t e = first; e < last; ++e) largest = weights[e * heads + h] > largest ? weights[e * heads + h] : largest;
-            for (int64_t e = first; e < last; ++e) weights[e * heads + h] -= largest;
-        }
-        exponentiate(weights + first * heads, (last - first) * heads);
-        for (int64_t h = 0; h < heads; ++h) {
-            T total = 0;
-            for (int64_t e = first; e < last; ++e) total += weights[e * heads + h];
-            for (int64_t e = first; e < last; ++e) weights[e * heads + h] /= total;
-        }
-        sum_by_head<false>(out + target * heads * columns, columns, weights, target);
+        };
+        try_period.template operator()<1>();
+        try_period.template operator()<2>();
+        try_period.template operator()<4>();
+        try_period.template operator()<8>();
+        for (int64_t h = 0; h < heads && !done; ++h) body(h);
     }
 
-    // `grads` is scratch [heads, spread length]; `grad_vectors` [2, heads, spread length] is added to.
-    void backward(int64_t target, T* grads, T* grad_vectors) const {
-        int64_t first = begin(target), last = end(target), length = spread_length<T>(columns);
+    template <int H>
+    static Vector<T> repeated(const T* numbers) {
+        Vector<T> lanes;
+        UNROLL
+        for (int lane = 0; lane < WIDTH<T>; ++lane) lanes[lane] = numbers[lane % H];
+        return lanes;
+    }
+
+    // Targets first to last - 1, and what follows up to `end_target` is fetched. `rows` and `own_scores` are scratch.
+    void forward(int64_t first, int64_t last, int64_t end_target, const T* source_vectors, const T* target_vectors,
+                 const T** rows, T* own_scores) const {
+        const T* own[HEAD_GROUP];
+        int64_t first_entry = begin(first);
+        for (int64_t target = first; target < last; ++target) {
+            own[target - first] = own_row(target);
+            list_rows(rows + begin(target) - first_entry, target);
+        }
+        dots_by_head(own_scores, own, last - first, target_vectors, heads, columns);
+        dots_by_head(weights + first_entry * heads, rows, end(last - 1) - first_entry, source_vectors, heads, columns);
+        for (int64_t target = first; target < last; ++target) {
+            if (target + HEAD_GROUP < end_target) fetch(target + HEAD_GROUP);
+            int64_t entry = begin(target), count = end(target) - entry;
+            weigh(weights + entry * heads, slopes + entry * heads, count, own_scores + (target - first) * heads);
+            sum_by_head<false>(out + target * heads * columns, columns, weights + entry * heads,
+                               rows + entry - first_entry, count);
+        }
+    }
+
+    // `grads` [heads, spread length] and `rows` are scratch; `grad_vectors` [2, heads, spread length] is added to.
+    void backward(int64_t target, T* grads, const T** rows, T* grad_vectors) const {
+        int64_t entry = begin(target), count = end(target) - entry, length = spread_length<T>(columns);
+        T* scores = grad_scores + entry * heads;
+        list_rows(rows, target);
         for (int64_t h = 0; h < heads; ++h) spread(grads + h * length, grad_out + (target * heads + h) * columns, columns);
-        for (int64_t e = first; e < last; ++e) dots_by_head(grad_scores + e * heads, row(target, e), grads, heads, columns);
+        dots_by_head(scores, rows, count, grads, heads, columns);
         T* sums = target_sums + target * heads;
-        for (int64_t h = 0; h < heads; ++h) {
-            T inner = 0, total = 0;
-            for (int64_t e = first; e < last; ++e) inner += weights[e * heads + h] * grad_scores[e * heads + h];
-            for (int64_t e = first; e < last; ++e) {
-                T& score = grad_scores[e * heads + h];
-                score = weights[e * heads + h] * (score - inner) * slopes[e * heads + h];
-                total += score;
-            }
-            sums[h] = total;
-        }
-        sum_by_head<true>(grad_vectors, length, grad_scores, target);
-        for (int64_t h = 0; h < heads; ++h) {
-            T* own = grad_vectors + (heads + h) * length;
-            const T* from = own_row(target);
-            int64_t whole = columns < WIDTH<T> ? columns : columns / WIDTH<T> * WIDTH<T>;
-            for (int64_t c = 0; c < whole; ++c) own[c] += sums[h] * from[c];
-            for (int64_t c = whole; c < length; ++c) own[c] += sums[h] * from[c - whole + columns - WIDTH<T>];
-        }
+        weigh_backward(scores, weights + entry * heads, slopes + entry * heads, count, sums);
+        sum_by_head<true>(grad_vectors, length, scores, rows, count);
+        const T* own = own_row(target);
+        sum_by_head<true>(grad_vectors + heads * length, length, sums, &own, 1);
     }
 
     // `score_sums` is scratch [heads].
@@ -297,13 +326,16 @@ bool attend(const Heads& call) {
                call.num_columns);
     }
     int64_t units = (call.num_targets + HEAD_TARGETS - 1) / HEAD_TARGETS;
-    int64_t scratch = call.num_heads * int64_t(sizeof(T));
+    int64_t rows_bytes = work.most_entries(HEAD_GROUP) * int64_t(sizeof(T*));
+    int64_t scratch = rows_bytes + HEAD_GROUP * call.num_heads * int64_t(sizeof(T));
     return in_parallel(units, call.num_threads, scratch, [&](int64_t unit, void* memory) {
-        int64_t first = unit * HEAD_TARGETS;
-        int64_t last = first + HEAD_TARGETS < call.num_targets ? first + HEAD_TARGETS : call.num_targets;
-        for (int64_t target = first; target < last; ++target) {
-            if (target + 1 < last) work.fetch(target + 1);
-            work.forward(target, vectors.get(), vectors.get() + size, static_cast<T*>(memory));
+        int64_t begin = unit * HEAD_TARGETS;
+        int64_t end = begin + HEAD_TARGETS < call.num_targets ? begin + HEAD_TARGETS : call.num_targets;
+        for (int64_t target = begin; target < end && target < begin + HEAD_GROUP; ++target) work.fetch(target);
+        for (int64_t first = begin; first < end; first += HEAD_GROUP) {
+            int64_t last = first + HEAD_GROUP < end ? first + HEAD_GROUP : end;
+            work.forward(first, last, end, vectors.get(), vectors.get() + size, static_cast<const T**>(memory),
+                         reinterpret_cast<T*>(static_cast<char*>(memory) + rows_bytes));
         }
     });
 }
@@ -315,12 +347,15 @@ bool attend_backward(const Heads& call) {
     int64_t units = (call.num_targets + HEAD_GRAD_TARGETS - 1) / HEAD_GRAD_TARGETS;
     std::unique_ptr<T[]> sums(new (std::nothrow) T[units * 2 * size + 1]());
     if (!sums) return false;
-    bool done = in_parallel(units, call.num_threads, size * int64_t(sizeof(T)), [&](int64_t unit, void* memory) {
+    int64_t rows_bytes = work.most_entries(1) * int64_t(sizeof(T*));
+    int64_t scratch = rows_bytes + size * int64_t(sizeof(T));
+    bool done = in_parallel(units, call.num_threads, scratch, [&](int64_t unit, void* memory) {
         int64_t first = unit * HEAD_GRAD_TARGETS;
         int64_t last = first + HEAD_GRAD_TARGETS < call.num_targets ? first + HEAD_GRAD_TARGETS : call.num_targets;
         for (int64_t target = first; target < last; ++target) {
             if (target + 1 < last) work.fetch(target + 1);
-            work.backward(target, static_cast<T*>(memory), sums.get() + unit * 2 * size);
+            work.backward(target, reinterpret_cast<T*>(static_cast<char*>(memory) + rows_bytes),
+                          static_cast<const T**>(memory), sums.get() + unit * 2 * size);
         }
     });
     if (!done) return false;

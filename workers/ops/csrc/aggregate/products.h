@@ -1,7 +1,8 @@
 // Products of tall matrices with small ones, and of two tall ones across their rows (the gradient of the small one).
 //
 // A tile of TILE_ROWS x two vectors of sums stays in registers while it runs over the inner dimension: one panel of the
-// right matrix, packed two vectors wide, stays in the first cache, rows of the left one are read where they are.
+// right matrix, packed two vectors wide, stays in the first cache, rows of the left one are read where they are. Where the
+// number of vectors is odd, one panel has three (or, where registers are few, one).
 #pragma once
 
 #include <memory>
@@ -13,12 +14,11 @@ namespace graphmill::GRAPHMILL_ISA {
 
 #if GRAPHMILL_VECTOR_BYTES == 64
 constexpr int TILE_ROWS = 8;
+constexpr int MOST_VECTORS = 3;
 #else
 constexpr int TILE_ROWS = 6;
+constexpr int MOST_VECTORS = 2;
 #endif
-constexpr int TILE_VECTORS = 2;
-template <class T>
-constexpr int64_t PANEL = TILE_VECTORS * WIDTH<T>;
 constexpr int64_t PRODUCT_ROWS = 96;  // rows of one unit: a multiple of both tile heights
 constexpr int64_t OUTER_ROWS = 256;   // rows packed at a time
 constexpr int64_t OUTER_TILES = 24;   // tiles of the left matrix that share the packed columns of the right one
@@ -27,31 +27,51 @@ constexpr int64_t OUTER_GROUP_ROWS = 512;
 constexpr int64_t OUTER_GROUPS = 16;
 constexpr int64_t OUTER_BYTES = int64_t(1) << 26;  // of all groups' partial sums
 
-template <class T>
+template <class T, int vectors>
 struct Tile {
-    Vector<T> sum[TILE_ROWS][TILE_VECTORS];
+    Vector<T> sum[TILE_ROWS][vectors];
 };
 
-// sum[r] = sum over k of rows[r][k * step] * panel[k]
+// Vectors that hold so many columns.
 template <class T>
-INLINE void multiply(Tile<T>& tile, const T* const (&rows)[TILE_ROWS], int64_t step, const T* panel, int64_t inner) {
-    Vector<T> sum[TILE_ROWS][TILE_VECTORS] = {};
+constexpr int64_t vectors_of(int64_t columns) {
+    return (columns + WIDTH<T> - 1) / WIDTH<T>;
+}
+
+// Calls body<vectors>(first column) for the panels of so many columns.
+template <class T, class Body>
+INLINE void over_panels(int64_t columns, Body body) {
+    int64_t vectors = vectors_of<T>(columns), first = 0;
+    if constexpr (MOST_VECTORS == 3) {
+        if (vectors % 2 && vectors > 1) {
+            body.template operator()<3>(0);
+            first = 3;
+        }
+    }
+    auto panel = [&]<int V>(int64_t vector) INLINE_LAMBDA { body.template operator()<V>(vector * WIDTH<T>); };
+    in_runs<2, 1>(vectors, panel, first);
+}
+
+// sum[r] = sum over k of rows[r][k * step] * panel[k]
+template <class T, int V>
+INLINE void multiply(Tile<T, V>& tile, const T* const (&rows)[TILE_ROWS], int64_t step, const T* panel, int64_t inner) {
+    Vector<T> sum[TILE_ROWS][V] = {};
     int64_t offset = 0;
-    for (int64_t k = 0; k < inner; ++k, panel += PANEL<T>, offset += step) {
-        Vector<T> column[TILE_VECTORS];
+    for (int64_t k = 0; k < inner; ++k, panel += V * WIDTH<T>, offset += step) {
+        Vector<T> column[V];
         UNROLL
-        for (int i = 0; i < TILE_VECTORS; ++i) column[i] = pinned(load(panel + i * WIDTH<T>));
+        for (int i = 0; i < V; ++i) column[i] = pinned(load(panel + i * WIDTH<T>));
         UNROLL
         for (int r = 0; r < TILE_ROWS; ++r) {
             Vector<T> number = pinned(broadcast(rows[r][offset]));
             UNROLL
-            for (int i = 0; i < TILE_VECTORS; ++i) sum[r][i] += number * column[i];
+            for (int i = 0; i < V; ++i) sum[r][i] += number * column[i];
         }
     }
     UNROLL
     for (int r = 0; r < TILE_ROWS; ++r) {
         UNROLL
-        for (int i = 0; i < TILE_VECTORS; ++i) tile.sum[r][i] = sum[r][i];
+        for (int i = 0; i < V; ++i) tile.sum[r][i] = sum[r][i];
     }
 }
 
@@ -74,37 +94,37 @@ struct LeftRows {
     }
 };
 
-// [panels][inner][PANEL], zeros past the last column.
+// [panels][inner][vectors of the panel], zeros past the last column.
 template <class T>
 void pack_panels(T* packed, const Product& call, int64_t batch) {
     const T* b = batch_of<T>(call.b, batch);
-    for (int64_t first = 0; first < call.num_columns; first += PANEL<T>) {
-        int64_t count = call.num_columns - first < PANEL<T> ? call.num_columns - first : PANEL<T>;
-        for (int64_t k = 0; k < call.num_inner; ++k, packed += PANEL<T>) {
+    over_panels<T>(call.num_columns, [&]<int V>(int64_t first) {
+        int64_t count = call.num_columns - first < V * WIDTH<T> ? call.num_columns - first : V * WIDTH<T>;
+        for (int64_t k = 0; k < call.num_inner; ++k, packed += V * WIDTH<T>) {
             const T* from = b + k * call.b.row_stride + first * call.b_column_stride;
             for (int64_t n = 0; n < count; ++n) packed[n] = from[n * call.b_column_stride];
-            for (int64_t n = count; n < PANEL<T>; ++n) packed[n] = 0;
+            for (int64_t n = count; n < V * WIDTH<T>; ++n) packed[n] = 0;
         }
-    }
+    });
 }
 
-template <class T>
-INLINE void finish(const Tile<T>& tile, const Product& call, T* c, const T* bias, int64_t rows, int64_t first) {
-    int64_t count = call.num_columns - first < PANEL<T> ? call.num_columns - first : PANEL<T>;
-    alignas(64) T numbers[PANEL<T>] = {};
+template <class T, int V>
+INLINE void finish(const Tile<T, V>& tile, const Product& call, T* c, const T* bias, int64_t rows, int64_t first) {
+    int64_t count = call.num_columns - first < V * WIDTH<T> ? call.num_columns - first : V * WIDTH<T>;
+    alignas(64) T numbers[V * WIDTH<T>] = {};
     if (bias) {
         for (int64_t n = 0; n < count; ++n) numbers[n] = bias[first + n];
     }
-    Vector<T> added[TILE_VECTORS], zero{};
+    Vector<T> added[V], zero{};
     UNROLL
-    for (int i = 0; i < TILE_VECTORS; ++i) added[i] = load(numbers + i * WIDTH<T>);
+    for (int i = 0; i < V; ++i) added[i] = load(numbers + i * WIDTH<T>);
     UNROLL
     for (int r = 0; r < TILE_ROWS; ++r) {
         if (r >= rows) break;
         T* to = c + r * call.c.row_stride + first;
-        T* place = count == PANEL<T> ? to : numbers;
+        T* place = count == V * WIDTH<T> ? to : numbers;
         UNROLL
-        for (int i = 0; i < TILE_VECTORS; ++i) {
+        for (int i = 0; i < V; ++i) {
             Vector<T> result = tile.sum[r][i] + added[i];
             store(place + i * WIDTH<T>, call.relu ? larger(zero, result) : result);
         }
@@ -116,8 +136,7 @@ INLINE void finish(const Tile<T>& tile, const Product& call, T* c, const T* bias
 
 template <class T>
 bool product(const Product& call) {
-    int64_t panels = (call.num_columns + PANEL<T> - 1) / PANEL<T>;
-    int64_t packed_size = panels * call.num_inner * PANEL<T>;
+    int64_t packed_size = vectors_of<T>(call.num_columns) * WIDTH<T> * call.num_inner;
     std::unique_ptr<T[]> packed(new (std::nothrow) T[call.num_batches * packed_size + 1]);
     if (!packed) return false;
     for (int64_t batch = 0; batch < call.num_batches; ++batch) pack_panels(packed.get() + batch * packed_size, call, batch);
@@ -140,17 +159,17 @@ bool product(const Product& call) {
         for (int64_t m = count; m < count + TILE_ROWS; ++m) rows[m] = rows[count - 1];  // computed, never stored
         T* c = static_cast<T*>(call.c.data) + batch * call.c.batch_stride + first * call.c.row_stride;
         const T* bias = call.bias ? static_cast<const T*>(call.bias) + batch * call.num_columns : nullptr;
-        const T* panel = packed.get() + batch * packed_size;
-        for (int64_t p = 0; p < panels; ++p, panel += call.num_inner * PANEL<T>) {
+        const T* panels = packed.get() + batch * packed_size;
+        over_panels<T>(call.num_columns, [&]<int V>(int64_t column) {
             for (int64_t m = 0; m < count; m += TILE_ROWS) {
                 const T* tile_rows[TILE_ROWS];
                 UNROLL
                 for (int r = 0; r < TILE_ROWS; ++r) tile_rows[r] = rows[m + r];
-                Tile<T> tile;
-                multiply(tile, tile_rows, 1, panel, call.num_inner);
-                finish(tile, call, c + m * call.c.row_stride, bias, count - m, p * PANEL<T>);
+                Tile<T, V> tile;
+                multiply(tile, tile_rows, 1, panels + column * call.num_inner, call.num_inner);
+                finish(tile, call, c + m * call.c.row_stride, bias, count - m, column);
             }
-        }
+        });
     });
 }
 
@@ -168,6 +187,7 @@ struct OuterPart {
     void pack_g(int64_t first, int64_t count) {
         T numbers[OUTER_COLUMNS] = {}, totals[OUTER_COLUMNS] = {};
         for (int64_t m = 0; m < count; ++m) {
+            fetch_row(a.row(batch, first + m), call.num_columns);  // is read next, some columns at a time
             const T* from = g.row(batch, first + m) + first_outer;
             const T* gate = g.gate_row(batch, first + m);
             if (gate) {
@@ -185,46 +205,47 @@ struct OuterPart {
         for (int64_t n = 0; n < num_outer; ++n) column_sums[first_outer + n] += totals[n];
     }
 
-    void pack_a(int64_t first, int64_t count, int64_t column, int64_t width) {
+    template <int V>
+    void pack_a(int64_t first, int64_t count, int64_t column) {
+        int64_t width = call.num_columns - column < V * WIDTH<T> ? call.num_columns - column : V * WIDTH<T>;
         T* to = packed_a;
-        for (int64_t m = 0; m < count; ++m, to += PANEL<T>) {
+        for (int64_t m = 0; m < count; ++m, to += V * WIDTH<T>) {
             const T* from = a.row(batch, first + m) + column;
-            __builtin_prefetch(from + 2 * PANEL<T>);
-            if (width == PANEL<T>) {
+            if (width == V * WIDTH<T>) {
                 UNROLL
-                for (int i = 0; i < TILE_VECTORS; ++i) store(to + i * WIDTH<T>, load(from + i * WIDTH<T>));
+                for (int i = 0; i < V; ++i) store(to + i * WIDTH<T>, load(from + i * WIDTH<T>));
             } else {
-                for (int64_t k = 0; k < PANEL<T>; ++k) to[k] = k < width ? from[k] : T(0);
+                for (int64_t k = 0; k < V * WIDTH<T>; ++k) to[k] = k < width ? from[k] : T(0);
             }
         }
     }
 
     void add_rows(int64_t first, int64_t count) {
         pack_g(first, count);
-        for (int64_t column = 0; column < call.num_columns; column += PANEL<T>) {
-            pack_a(first, count, column, call.num_columns - column < PANEL<T> ? call.num_columns - column : PANEL<T>);
+        over_panels<T>(call.num_columns, [&]<int V>(int64_t column) {
+            pack_a<V>(first, count, column);
             for (int64_t n = 0; n < num_outer; n += TILE_ROWS) {
                 const T* rows[TILE_ROWS];
                 UNROLL
                 for (int r = 0; r < TILE_ROWS; ++r) rows[r] = packed_g + n * OUTER_ROWS + r;
-                Tile<T> tile;
+                Tile<T, V> tile;
                 multiply(tile, rows, TILE_ROWS, packed_a, count);
                 UNROLL
                 for (int r = 0; r < TILE_ROWS; ++r) {
                     if (n + r >= num_outer) break;
                     T* to = sums + (first_outer + n + r) * row_length + column;
                     UNROLL
-                    for (int i = 0; i < TILE_VECTORS; ++i) store(to + i * WIDTH<T>, load(to + i * WIDTH<T>) + tile.sum[r][i]);
+                    for (int i = 0; i < V; ++i) store(to + i * WIDTH<T>, load(to + i * WIDTH<T>) + tile.sum[r][i]);
                 }
             }
-        }
+        });
     }
 };
 
 template <class T>
 bool outer_product(const OuterProduct& call) {
     constexpr int64_t SLICE = OUTER_COLUMNS;
-    int64_t row_length = (call.num_columns + PANEL<T> - 1) / PANEL<T> * PANEL<T>;
+    int64_t row_length = vectors_of<T>(call.num_columns) * WIDTH<T>;
     int64_t size = call.num_outer * row_length, slices = (call.num_outer + SLICE - 1) / SLICE;
     // Chosen by shapes alone, so that sums come out the same on any number of threads.
     int64_t groups = call.num_rows / OUTER_GROUP_ROWS;
@@ -237,7 +258,7 @@ bool outer_product(const OuterProduct& call) {
     if (!sums || !column_sums) return false;
 
     int64_t group_rows = ((call.num_rows + groups - 1) / groups + OUTER_ROWS - 1) / OUTER_ROWS * OUTER_ROWS;
-    int64_t scratch = OUTER_ROWS * (SLICE + PANEL<T>) * int64_t(sizeof(T));
+    int64_t scratch = OUTER_ROWS * (SLICE + MOST_VECTORS * WIDTH<T>) * int64_t(sizeof(T));
     Matrix no_gate{};
     bool done = in_parallel(groups * call.num_batches * slices, call.num_threads, scratch, [&](int64_t unit, void* memory) {
         int64_t slice = unit % slices, batch = unit / slices % call.num_batches, group = unit / slices / call.num_batches;

@@ -51,7 +51,10 @@ GRAPHMILL_EXPORT int64_t graphmill_enter(const int64_t* nodes, int64_t num_nodes
         Race race;                                                                                                    \
         race.start(places);                                                                                           \
         for (int64_t i = 0; i < num_nodes; ++i) {                                                                     \
-            if (speeds[i] > 0) race.arrive(exponential(mix64(stream ^ uint64_t(nodes[i]))) / speeds[i], i);           \
+            if (!(speeds[i] > 0)) continue;                                                                           \
+            uint64_t bits = mix64(stream ^ uint64_t(nodes[i]));                                                       \
+            if (race.is_late(less_than_exponential(bits), speeds[i])) continue;                                       \
+            race.arrive(exponential(bits) / speeds[i], i);                                                            \
         }                                                                                                             \
         return race.finish(chosen);                                                                                   \
     }

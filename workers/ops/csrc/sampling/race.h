@@ -16,6 +16,11 @@ class Race {
         heap_.clear();
     }
 
+    // Whether a runner of this `speed` whose way is `least` long or longer is too late for every place.
+    bool is_late(double least, double speed) const {
+        return places_ && int64_t(heap_.size()) == places_ && least > heap_.front().time * speed;
+    }
+
     void arrive(double time, int64_t runner) {
         Arrival arrival{time, runner};
         if (int64_t(heap_.size()) < places_) {

@@ -35,4 +35,7 @@ inline double exponential(uint64_t bits) {
     return double(53 - exponent) + 2.8853900817779268 * (y * series);
 }
 
+// Below exponential(bits) by far more than roundings, and cheap: -log u >= 1 - u.
+inline double less_than_exponential(uint64_t bits) { return 1.4426 * (1.0 - double((bits >> 11) | 1) * 0x1p-53); }
+
 }  // namespace graphmill::sampling
