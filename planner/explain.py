@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 
+from planner.caching import CacheRule, FeaturePlace
 from planner.plan import MegaGraphPlan, MQGNNPlan, Prediction, RunnerUp, Stage
 
 NOISY_STAGES = (
@@ -103,6 +104,18 @@ def explain_no_overlap(num_cores: float) -> str:
     return (
         f"The stages run one after the other: a rank has {cores}, and overlapping needs one for a sampling worker"
         " beside those of the compute threads, and the memory for its queues."
+    )
+
+
+def explain_caches(cache: CacheRule, *, features: FeaturePlace) -> tuple[str, ...]:
+    """What of other ranks' features a rank keeps; nothing where it holds all rows."""
+    if features == "local":
+        return ()
+    if not cache.feature_bytes:
+        return ("Features are dealt out to the ranks, and none of others' rows are kept: the job says so.",)
+    return (
+        f"Features are dealt out to the ranks; each keeps {format_bytes(cache.feature_bytes)} of others' rows, the"
+        f" hottest by {cache.policy}. The step time was measured without them, so it is a bound.",
     )
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from planner.caching import NO_CACHE, CacheRule, FeaturePlace
 from planner.errors import PlanInvalidError
 from planner.frozen import Frozen
 from planner.sync import SyncRule
@@ -151,7 +152,8 @@ class MQGNNPlan(Frozen):
     """How a sampled GNN trains: replicas, what overlaps, threads, and the bounds of every queue.
 
     ``batch_size`` counts the seeds of one optimiser step over all replicas. ``num_threads`` are the intra-op threads
-    of a replica's compute stage; a plan that is not ``pipelined`` runs the stages one after the other.
+    of a replica's compute stage; a plan that is not ``pipelined`` runs the stages one after the other. ``features``
+    says where feature rows are, ``cache`` what is kept beside them, every budget in bytes.
     """
 
     kind: Literal["mqgnn"] = "mqgnn"
@@ -163,10 +165,18 @@ class MQGNNPlan(Frozen):
     num_threads: int = Field(default=1, ge=1)
     queues: tuple[QueueBudget, ...] = ()
     sync: SyncRule = SyncRule()
+    features: FeaturePlace = "local"
+    cache: CacheRule = NO_CACHE
     report_every_steps: int = Field(default=1, ge=1)
     predicted: Prediction | None = None
     reasons: tuple[str, ...] = ()
     runners_up: tuple[RunnerUp, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_all_bytes(self) -> "MQGNNPlan":
+        if not self.cache.is_settled:
+            raise PlanInvalidError("a plan names the bytes of its caches; found a cache whose budget is left open")
+        return self
 
 
 Plan = Annotated[MegaGraphPlan | MQGNNPlan, Field(discriminator="kind")]

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from planner import explain, queues
+from planner.caching import CacheRule
 from planner.cluster import RankRoom
 from planner.errors import NoPlanFitsError
 from planner.fitting import is_rough
@@ -33,6 +35,7 @@ class _Outlook:
 
     step_time_s: float
     queues: tuple[QueueBudget, ...]
+    cache: CacheRule
     memory: SampledMemory
 
     @property
@@ -46,12 +49,17 @@ def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_r
     full, rates = (queues.read_rates(profile, batch_size=size) for size in (sizes[0], sizes[-1]))
     limits = [size for size in (room.memory_bytes, room.host_memory_bytes) if size is not None]
     budget_bytes = queues.queue_budget_bytes(min(limits, default=None))
+    host_limit = room.host_memory_bytes if profile.key.device_kind == "cuda" else room.memory_bytes
 
     def look(candidate: QueueCandidate) -> _Outlook:
         step_time_s = queues.estimate_sampled_step_s(candidate, rates=rates, num_cores=room.num_cores)
         bounds = queues.size_queues(candidate, rates=full, step_time_s=step_time_s, budget_bytes=budget_bytes)
-        needed = queues.estimate_sampled_memory(candidate, shape=shape, rates=full, queues=bounds, profile=profile)
-        return _Outlook(step_time_s=step_time_s, queues=bounds, memory=needed)
+        needed = partial(
+            queues.estimate_sampled_memory, candidate, shape=shape, rates=full, queues=bounds, profile=profile
+        )
+        free_bytes = queues.free_cache_bytes(needed().host_bytes, limit_bytes=host_limit)
+        cache = shape.cache.settle(budget_bytes=free_bytes, features=shape.features)
+        return _Outlook(step_time_s=step_time_s, queues=bounds, cache=cache, memory=needed(cache_bytes=cache.num_bytes))
 
     candidates = queues.list_queue_candidates(rates, num_cores=room.num_cores)
     if profile.key.device_kind == "cuda":  # what lives in main memory has a limit of its own
@@ -75,9 +83,10 @@ def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_r
             tried=sorted({candidate.num_threads for candidate in candidates}),
         ),
         _overlap_reason(found, room),
+        *explain.explain_caches(best.cache, features=shape.features),
         *((explain.NOISY_STAGES,) if is_rough(profile) else ()),
     )
-    plan = queues.build_sampled_plan(chosen, shape=shape, num_ranks=num_ranks, queues=best.queues)
+    plan = queues.build_sampled_plan(chosen, shape=shape, num_ranks=num_ranks, queues=best.queues, cache=best.cache)
     complete = plan.model_copy(
         update={
             "predicted": Prediction(

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from planner.caching import CacheRule, FeaturePlace
 from planner.frozen import Frozen
 from planner.sync import SyncRule
 
@@ -97,7 +98,8 @@ class SampledShape(Frozen):
     ``graph_bytes`` is the size of the graph store; the part that training touches becomes resident in every rank. The
     stages are measured on the graph itself, so its ``dataset_fingerprint`` belongs to the shape: sizes do not tell how
     neighbourhoods overlap. ``sampler`` says how neighbours are chosen. ``largest_degree`` is the most in-neighbours of
-    a node. ``sync`` is how replicas go together.
+    a node. ``sync`` is how replicas go together. ``features`` that are ``remote`` take ``feature_bytes`` of the graph's
+    on all ranks together; ``cache`` is what the job says of caches.
     """
 
     kind: Literal["mqgnn"] = "mqgnn"
@@ -115,6 +117,9 @@ class SampledShape(Frozen):
     sampler: str = "uniform"
     largest_degree: int = 0
     graph_bytes: int = 0
+    feature_bytes: int = 0
+    features: FeaturePlace = "local"
+    cache: CacheRule = CacheRule()
     dataset_fingerprint: str = ""
     uses_dropout: bool = False
     dtype: Literal["float32", "float64"] = "float32"

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from planner.caching import CACHE_MEMORY_FRACTION, CacheRule
 from planner.cost import memory
 from planner.cost.step_time import ELEMENT_BYTES
 from planner.errors import ProfileMismatchError
@@ -166,8 +167,9 @@ def estimate_sampled_memory(
     rates: StageRates,
     queues: Sequence[QueueBudget],
     profile: Profile,
+    cache_bytes: int = 0,
 ) -> SampledMemory:
-    """Memory of one rank over its bare process.
+    """Memory of one rank over its bare process, ``cache_bytes`` of caches among it.
 
     Always there are the graph, the model's state, what lies in the queues and the mini-batch that the consumer holds.
     On top comes what the feeding stages hold while they work, and the largest of a compute step, an evaluation and a
@@ -175,8 +177,8 @@ def estimate_sampled_memory(
     What an evaluation or a checkpoint of a GPU takes on either side is not told apart: each sum holds all of it.
     """
     samplers = candidate.num_sampling_workers
-    graph = memory.sampled_graph_bytes(
-        graph_bytes=shape.graph_bytes,
+    graph = cache_bytes + memory.sampled_graph_bytes(
+        graph_bytes=_resident_graph_bytes(shape, num_ranks=profile.key.num_ranks),
         num_nodes=shape.num_nodes,
         num_train=shape.num_train,
         num_samplers=samplers,
@@ -213,6 +215,23 @@ def estimate_sampled_memory(
     )
 
 
+def free_cache_bytes(needed_bytes: int, *, limit_bytes: int | None) -> int:
+    """What caches may take beside a job that needs ``needed_bytes`` with the margin, out of ``limit_bytes``.
+
+    ``CACHE_MEMORY_FRACTION`` of the job's own, as far as there is room: caches never decide whether a job fits.
+    """
+    wanted = CACHE_MEMORY_FRACTION * memory.without_margin(needed_bytes)
+    room = wanted if limit_bytes is None else memory.without_margin(limit_bytes) - memory.without_margin(needed_bytes)
+    return max(0, int(min(wanted, room)))
+
+
+def _resident_graph_bytes(shape: SampledShape, *, num_ranks: int) -> int:
+    """The graph as one rank holds it: of remote features the rows that it serves."""
+    if shape.features == "local":
+        return shape.graph_bytes
+    return shape.graph_bytes - shape.feature_bytes + -(-shape.feature_bytes // num_ranks)
+
+
 def _evaluation_bytes(shape: SampledShape) -> int:
     hidden = shape.hidden_size if shape.model != "appnp" else max(shape.hidden_size, 2 * shape.num_classes)
     return memory.layerwise_evaluation_bytes(
@@ -231,9 +250,9 @@ def _large_item_bytes(stage: StageSample) -> int:
 
 
 def build_sampled_plan(
-    candidate: QueueCandidate, *, shape: SampledShape, num_ranks: int, queues: Sequence[QueueBudget]
+    candidate: QueueCandidate, *, shape: SampledShape, num_ranks: int, queues: Sequence[QueueBudget], cache: CacheRule
 ) -> MQGNNPlan:
-    """The complete plan of a candidate."""
+    """The complete plan of a candidate; ``cache`` is settled."""
     return MQGNNPlan(
         world_size=num_ranks,
         batch_size=shape.batch_size,
@@ -243,6 +262,8 @@ def build_sampled_plan(
         num_threads=candidate.num_threads,
         queues=tuple(queues),
         sync=shape.sync,
+        features=shape.features,
+        cache=cache,
     )
 
 

@@ -75,6 +75,12 @@ class SeedsInvalidError(GraphmillError):
     code = "seeds_invalid"
 
 
+class FeaturesUnreachableError(GraphmillError):
+    """A holder of remote features gave no rows; the message names it."""
+
+    code = "features_unreachable"
+
+
 class ProbeFailedError(GraphmillError):
     """The ranks of a probe did not answer in time."""
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
+from planner.caching import CacheRule, FeaturePlace
 from planner.frozen import Frozen
 from planner.profiles import Precision
 from planner.sync import SyncName, SyncRule
@@ -116,6 +117,8 @@ class TrainingSpec(Frozen):
     dtype: Literal["float32", "float64"] = "float32"
     attention_kernel: AttentionKernelName = "auto"
     sync: SyncRule = SyncRule()
+    features: FeaturePlace = Field(default="local", description="where the rows of node features are")
+    cache: CacheRule = CacheRule()
     precision: Precision = Field(default="float32", description="of products with weights")
 
     @model_validator(mode="after")
@@ -169,6 +172,13 @@ ONE_KIND_ALONE = (
         usual="ddp",
         reason="graph transformers sum gradients in every step",
     ),
+    OneKindAlone(
+        field="features",
+        kind="mqgnn",
+        values=get_args(FeaturePlace),
+        usual="local",
+        reason="the ranks of a graph transformer read the rows of their own shards alone",
+    ),
 )
 
 
@@ -196,6 +206,7 @@ class TrainSpec(Frozen):
             "attention_kernel": self.training.attention_kernel,
             "precision": self.training.precision,
             "sync": self.training.sync.name,
+            "features": self.training.features,
         }
         for rule in ONE_KIND_ALONE:
             if self.kind != rule.kind and asked[rule.field] != rule.usual:

@@ -199,3 +199,8 @@ def _chunk_bytes(
 def with_margin(num_bytes: float) -> int:
     """The estimate that a plan promises: ``MARGIN_FRACTION`` and ``MARGIN_BYTES`` above the sum of the terms."""
     return round(num_bytes * (1 + MARGIN_FRACTION)) + MARGIN_BYTES
+
+
+def without_margin(num_bytes: float) -> float:
+    """The sum of the terms behind a promise of ``num_bytes``."""
+    return max(0.0, num_bytes - MARGIN_BYTES) / (1 + MARGIN_FRACTION)

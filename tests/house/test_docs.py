@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from api.app import create_app
 from api.cli import app as command_line
+from planner.caching import CacheRule
 from planner.plan import MegaGraphPlan, MQGNNPlan, Prediction, QueueBudget, Stage
 from planner.sync import SyncRule
 from service.settings import Settings
@@ -46,6 +47,7 @@ def fields(*models: type[BaseModel]) -> list[str]:
         TrainingSpec,
         ScheduleSpec,
         SyncRule,
+        CacheRule,
     ),
 )
 def test_every_field_of_a_spec_is_documented(field: str) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner import queues
+from planner.caching import NO_CACHE
 from planner.cost import memory
 from planner.errors import ProfileMismatchError
 from planner.queues import QueueCandidate
@@ -211,7 +212,7 @@ def test_the_plan_hands_the_jobs_rule_on_and_counts_what_its_replicas_keep_and_m
         profile = sampled_profile(shape, num_ranks=2)
         rates = queues.read_rates(profile, batch_size=256)
         found = queues.estimate_sampled_memory(SERIAL, shape=shape, rates=rates, queues=(), profile=profile)
-        plan = queues.build_sampled_plan(SERIAL, shape=shape, num_ranks=2, queues=())
+        plan = queues.build_sampled_plan(SERIAL, shape=shape, num_ranks=2, queues=(), cache=NO_CACHE)
         assert plan.sync == rule
         return found.model_bytes
 

@@ -5,7 +5,7 @@ Bag-of-words sets are about one per cent full: Coauthor Physics would weigh 1.2 
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,10 @@ class DenseFeatures:
         check_rows(rows, num_rows=self.num_rows)
         return self.matrix[rows]
 
+    def take(self, rows: np.ndarray) -> "DenseFeatures":
+        """The features of ``rows``, a copy. Raises ``DatasetInvalidError`` for a row that does not exist."""
+        return DenseFeatures(self.gather(rows))
+
     def arrays(self) -> dict[str, np.ndarray]:
         """One array: ``matrix``."""
         return {"matrix": self.matrix}
@@ -73,18 +77,25 @@ class SparseFeatures:
 
     def gather(self, rows: np.ndarray) -> np.ndarray:
         """Float32 [len(rows), F], dense. Raises ``DatasetInvalidError`` for a row that does not exist."""
+        indptr, positions = self._find(rows)
+        out = np.zeros((len(rows), self.num_features), dtype=np.float32)
+        out[targets_of(indptr), self.columns[positions]] = self.values[positions]
+        return out
+
+    def take(self, rows: np.ndarray) -> "SparseFeatures":
+        """The features of ``rows``, a copy. Raises ``DatasetInvalidError`` for a row that does not exist."""
+        indptr, positions = self._find(rows)
+        return SparseFeatures(indptr, self.columns[positions], self.values[positions], num_features=self.num_features)
+
+    def _find(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(``indptr`` of ``rows`` alone, the positions of their values)."""
         check_rows(rows, num_rows=self.num_rows)
         rows = np.asarray(rows)
         starts = self.indptr[rows]
         lengths = self.indptr[rows + 1] - starts
-        ends = np.cumsum(lengths)
-        out = np.zeros((len(rows), self.num_features), dtype=np.float32)
-        if not len(rows) or not ends[-1]:
-            return out
+        indptr = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
         # position of every wanted value: its row's start plus its place within the row
-        positions = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
-        out[np.repeat(np.arange(len(rows)), lengths), self.columns[positions]] = self.values[positions]
-        return out
+        return indptr, np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """``indptr`` from 0, and the window of ``columns`` and ``values`` that it spans."""
@@ -167,6 +178,20 @@ def concatenate(parts: tuple[DenseFeatures | SparseFeatures, ...]) -> DenseFeatu
         values=np.concatenate([piece["values"] for piece in pieces]),
         num_features=parts[0].num_features,
     )
+
+
+def put_together(
+    pieces: Sequence[tuple[np.ndarray, DenseFeatures | SparseFeatures]],
+) -> DenseFeatures | SparseFeatures:
+    """The rows of all pieces, each at its place: ``pieces`` are (places, features), and places are 0..rows - 1."""
+    if isinstance(pieces[0][1], DenseFeatures):
+        out = np.empty((sum(len(places) for places, _ in pieces), pieces[0][1].num_features), dtype=np.float32)
+        for places, piece in pieces:
+            assert isinstance(piece, DenseFeatures), "pieces of one matrix share one form"
+            out[places] = piece.matrix
+        return DenseFeatures(out)
+    order = np.argsort(np.concatenate([places for places, _ in pieces]))
+    return concatenate(tuple(piece for _, piece in pieces)).take(order)
 
 
 def windows(

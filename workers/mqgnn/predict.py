@@ -5,6 +5,7 @@ import torch
 from workers.comm.axis import open_axis
 from workers.data.datasets import load_dataset
 from workers.mqgnn.evaluation import Evaluator
+from workers.mqgnn.feature_shares import open_features
 from workers.mqgnn.sampling.csc import along
 from workers.mqgnn.train import single_graph
 from workers.training.export import load_exported
@@ -32,13 +33,14 @@ def predict(run: RankRun) -> dict[str, float]:
         model = load_exported(run.model_from).to(run.device, dtype)
         objective = resolve_objective(run.spec.training, dataset)
         board, predictions = Scoreboard.of(objective, device=run.device), Predictions(objective)
-        evaluator = Evaluator(graph, axis=axis, device=run.device, dtype=dtype)
-        for nodes, outputs in evaluator.outputs(model):
-            y, split = (torch.from_numpy(array[nodes]).to(run.device) for array in (graph.y, graph.split))
-            board.add(outputs, y=y, split=split)
-            if run.spec.task == "predict":
-                ids = torch.arange(nodes.start, nodes.stop, device=run.device)
-                predictions.add(outputs, ids=ids, y=y, split=split)
+        with open_features(graph, plan=run.plan, axis=axis, device=run.device, address=run.address) as features:
+            evaluator = Evaluator(features.graph, axis=axis, device=run.device, dtype=dtype)
+            for nodes, outputs in evaluator.outputs(model):
+                y, split = (torch.from_numpy(array[nodes]).to(run.device) for array in (graph.y, graph.split))
+                board.add(outputs, y=y, split=split)
+                if run.spec.task == "predict":
+                    ids = torch.arange(nodes.start, nodes.stop, device=run.device)
+                    predictions.add(outputs, ids=ids, y=y, split=split)
         return report_use(run, board=board, predictions=predictions, axis=axis, memory=memory)
     finally:
         axis.close()

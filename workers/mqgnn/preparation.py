@@ -21,8 +21,10 @@ from workers.mqgnn.counter_rng import Stream, stream_key
 from workers.mqgnn.minibatch import MiniBatch, SampledBatch
 from workers.mqgnn.sampling.csc import csc_of
 from workers.mqgnn.sampling.named import Sampler, build_sampler
+from workers.mqgnn.sampling.subgraph import SampledSubgraph
 from workers.mqgnn.seed_order import BatchTask, SeedOrder
 from workers.mqgnn.stage import Stage
+from workers.mqgnn.subgraph_cache import SubgraphCache
 from workers.ops.neighbours import SparseRows
 
 _log = logging.getLogger(__name__)
@@ -48,9 +50,11 @@ def build_stages(
     sampler: SamplerName = "uniform",
     replace: bool = False,
     reading: Reading = "gathered",
+    subgraphs: SubgraphCache | None = None,
 ) -> tuple[Stage, ...]:
     """The stages that turn a ``BatchTask`` into the ``MiniBatch`` of ``rank`` on ``device``, in ``dtype``.
 
+    ``subgraphs`` keeps what epochs share by the order's ``reuse``.
     ``reading`` is how the model's first layer meets the features (``workers.models.sampled.reading_of``).
     """
     in_place = None if reading == "gathered" else in_place_of(graph)
@@ -59,7 +63,7 @@ def build_stages(
         made = build_sampler(
             csc_of(graph), name=sampler, fanouts=fanouts, replace=replace, relabel_last_hop=reading != "edges"
         )
-        return SampleWorker(made, order=order, rank=rank)
+        return SampleWorker(made, order=order, rank=rank, subgraphs=subgraphs)
 
     stages = {
         SAMPLE: Stage(SAMPLE, make_sample_worker, num_sampling_workers),
@@ -101,17 +105,31 @@ def _rows_of(graph: Graph) -> torch.Tensor | SparseRows:
 class SampleWorker:
     """Takes the seeds of a task and samples around them."""
 
-    def __init__(self, sampler: Sampler, *, order: SeedOrder, rank: int) -> None:
-        self._sampler, self._order, self._rank = sampler, order, rank
+    def __init__(
+        self, sampler: Sampler, *, order: SeedOrder, rank: int, subgraphs: SubgraphCache | None = None
+    ) -> None:
+        self._sampler, self._order, self._rank, self._subgraphs = sampler, order, rank, subgraphs
         self._num_without_edges = 0  # mini-batches, from the first on
 
     def __call__(self, task: BatchTask) -> SampledBatch:
         """Sample the part of ``task`` that is this replica's."""
         seeds = self._order.part(epoch=task.epoch, batch=task.batch, rank=self._rank)
-        key = stream_key(Stream.SAMPLING, self._order.seed, task.epoch, task.batch)
-        subgraph = self._sampler.sample(seeds, key=key)
+        subgraph = self._subgraph(task, seeds)
         self._watch_edges(len(seeds), sum(subgraph.num_edges_per_hop))
         return SampledBatch(task=task, seeds=seeds, subgraph=subgraph, num_seeds_all=self._order.num_seeds(task.batch))
+
+    def _subgraph(self, task: BatchTask, seeds: np.ndarray) -> SampledSubgraph:
+        sampled_in = self._order.sampled_in(task.epoch)
+
+        def sample() -> SampledSubgraph:
+            key = stream_key(Stream.SAMPLING, self._order.seed, sampled_in, task.batch)
+            return self._sampler.sample(seeds, key=key)
+
+        if self._subgraphs is None:
+            return sample()
+        return self._subgraphs.get(
+            epoch=task.epoch, sampled_in=sampled_in, batch=task.batch, seeds=seeds, sample=sample
+        )
 
     def _watch_edges(self, num_seeds: int, num_edges: int) -> None:
         """Warn once if the first mini-batches have no edge: the edges may point the other way."""

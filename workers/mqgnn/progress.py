@@ -1,6 +1,7 @@
 """Turns what stages, queues and steps have measured into the numbers of one report: means since the last report."""
 
 import time
+from collections.abc import Callable, Mapping
 
 from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.pipeline import Pipeline
@@ -9,8 +10,10 @@ from workers.mqgnn.pipeline import Pipeline
 class ProgressMeter:
     """Counts steps, seeds and seconds between reports. Time outside steps (evaluation, checkpoints) is left out."""
 
-    def __init__(self, pipeline: Pipeline, *, exchange: Exchange) -> None:
-        self._pipeline, self._exchange = pipeline, exchange
+    def __init__(
+        self, pipeline: Pipeline, *, exchange: Exchange, caches: Callable[[], Mapping[str, float]] = dict
+    ) -> None:
+        self._pipeline, self._exchange, self._caches = pipeline, exchange, caches
         self._reported_busy_s = dict.fromkeys(pipeline.meters, 0.0)
         self._reported_starved_s: dict[str, float] = {}
         self._clear()
@@ -32,7 +35,7 @@ class ProgressMeter:
         """The numbers since the last call, which at least one step must follow.
 
         Mean loss, seconds per step (as a whole, by part, busy per stage, and starved per queue), seeds per second of
-        all replicas, what the queues hold now, may hold and held at most; then the figures of the exchange.
+        all replicas, what the queues hold now, may hold and held at most; then the figures of exchange and caches.
         """
         num_steps, total_s = self._num_steps, sum(self._part_s.values())
         values = {
@@ -53,7 +56,7 @@ class ProgressMeter:
                 counters.starved_s - self._reported_starved_s.get(name, 0.0)
             ) / num_steps
             self._reported_starved_s[name] = counters.starved_s
-        values |= self._exchange.figures()
+        values |= self._exchange.figures() | dict(self._caches())
         self._clear()
         return values
 

@@ -15,6 +15,8 @@ import numpy as np
 
 from workers.mqgnn.counter_rng import Stream, mix64_array, stream_key
 
+# epoch, from 1 -> the epoch whose seeds and samples it uses, itself or an earlier one
+SampledIn = Callable[[int], int]
 # step, from 0 over all epochs -> the share of each replica in its seeds, in whole parts; the same on all replicas
 Shares = Callable[[int], Sequence[int]]
 
@@ -31,7 +33,7 @@ class BatchTask:
 class SeedOrder:
     """The seeds of every step. ``train_nodes`` [n] node numbers, ``batch_size`` seeds per step over all replicas.
 
-    Without ``shares`` all replicas take equally many.
+    Without ``shares`` all replicas take equally many; without ``reuse`` every epoch has an order of its own.
     """
 
     train_nodes: np.ndarray
@@ -39,6 +41,7 @@ class SeedOrder:
     seed: int
     world_size: int = 1
     shares: Shares | None = None
+    reuse: SampledIn | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -55,13 +58,18 @@ class SeedOrder:
             epoch, batch = divmod(step, self.steps_per_epoch)
             yield BatchTask(epoch=epoch + 1, batch=batch)
 
+    def sampled_in(self, epoch: int) -> int:
+        """The epoch whose seeds and samples ``epoch`` uses."""
+        return epoch if self.reuse is None else self.reuse(epoch)
+
     def part(self, *, epoch: int, batch: int, rank: int) -> np.ndarray:
         """The seeds of ``rank`` at global batch ``batch`` (0-based) of ``epoch`` (1-based); may be empty."""
         begin, count = batch * self.batch_size, self.num_seeds(batch)
         step = (epoch - 1) * self.steps_per_epoch + batch
         shares = (1,) * self.world_size if self.shares is None else self.shares(step)
         low, high = (begin + bound for bound in cut_seeds(count, shares)[rank : rank + 2])
-        return self.train_nodes[_permutation(len(self.train_nodes), self.seed, epoch)[low:high]]
+        order = _permutation(len(self.train_nodes), self.seed, self.sampled_in(epoch))
+        return self.train_nodes[order[low:high]]
 
 
 def cut_seeds(count: int, shares: Sequence[int]) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from workers.models.sampled import learn_degrees
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.exchange import Exchange
+from workers.mqgnn.feature_shares import FeatureShares, open_features
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages, choose_reading, degrees_of
@@ -31,6 +32,7 @@ from workers.mqgnn.progress import ProgressMeter, Stopwatch
 from workers.mqgnn.racom.membership import Roster, RunHasEndedError
 from workers.mqgnn.sampling.csc import along
 from workers.mqgnn.seed_order import SeedOrder
+from workers.mqgnn.subgraph_cache import SubgraphCache
 from workers.mqgnn.sync_rules import open_exchange
 from workers.training.divergence import sum_shares
 from workers.training.losses import build_loss
@@ -79,6 +81,14 @@ def check_plan(run: RankRun) -> None:
         raise PlanInvalidError(
             f"the plan is for fanouts {run.plan.fanouts}, the spec asks for {run.spec.model.fanouts}; plan again"
         )
+    if run.plan.features != run.spec.training.features:
+        raise PlanInvalidError(
+            f"the plan is for {run.plan.features} features, the spec asks for {run.spec.training.features}; plan again"
+        )
+    if run.plan.cache.without_bytes() != run.spec.training.cache.without_bytes():
+        raise PlanInvalidError(
+            f"the plan is for the cache {run.plan.cache!r}, the spec asks for {run.spec.training.cache!r}; plan again"
+        )
     if run.plan.sync != run.spec.training.sync:
         raise PlanInvalidError(
             f"the plan has replicas go together by {run.plan.sync}, the spec asks for {run.spec.training.sync};"
@@ -100,12 +110,15 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> 
         store = run.store or axis.fresh_store()
         roster = Roster(store, rank=run.rank, size=run.world_size, max_silence_s=run.max_silence_s)
     together = axis if roster is None else Axis()  # who may lose the others does nothing that only all can do
-    with open_exchange(run.plan.sync, model, optimizer=optimizer, axis=axis, roster=roster) as exchange:
+    with (
+        open_features(graph, plan=run.plan, axis=axis, device=run.device, address=run.address) as features,
+        open_exchange(run.plan.sync, model, optimizer=optimizer, axis=axis, roster=roster) as exchange,
+    ):
         return _train_with(
             exchange,
             run=run,
             dataset=dataset,
-            graph=graph,
+            features=features,
             axis=together,
             model=model,
             optimizer=optimizer,
@@ -118,13 +131,13 @@ def _train_with(
     *,
     run: RankRun,
     dataset: GraphDataset,
-    graph: Graph,
+    features: FeatureShares,
     axis: Axis,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     memory: PeakMemory,
 ) -> dict[str, float]:
-    spec, dtype = run.spec.training, getattr(torch, run.spec.training.dtype)
+    spec, dtype, graph = run.spec.training, getattr(torch, run.spec.training.dtype), features.graph
     objective = resolve_objective(spec, dataset)
     replica = ReplicaStep(model, optimizer=optimizer, loss=build_loss(objective), exchange=exchange, seed=spec.seed)
     order = SeedOrder(
@@ -133,7 +146,9 @@ def _train_with(
         seed=spec.seed,
         world_size=run.world_size,
         shares=exchange.shares,
+        reuse=run.plan.cache.sampled_in,
     )
+    subgraphs = SubgraphCache(max_bytes=run.plan.cache.subgraph_bytes) if run.plan.cache.reuses else None
     stages = build_stages(
         graph,
         order=order,
@@ -145,6 +160,7 @@ def _train_with(
         sampler=run.spec.model.sampler,
         replace=run.spec.model.replace,
         reading=choose_reading(model, graph, device=run.device, dtype=dtype),
+        subgraphs=subgraphs,
     )
     pipeline = Pipeline(
         stages,
@@ -153,7 +169,9 @@ def _train_with(
         hang_limit_s=run.max_silence_s / 2,  # so that the stage is named before its rank is
         give_up=run.give_up,
     )
-    progress = ProgressMeter(pipeline, exchange=exchange)
+    progress = ProgressMeter(
+        pipeline, exchange=exchange, caches=lambda: features.figures() | (subgraphs.figures() if subgraphs else {})
+    )
     evaluator = Evaluator(graph, axis=axis, device=run.device, dtype=dtype)
     milestones = Milestones(
         run,

@@ -47,15 +47,22 @@ class ProbeActor:
 
     def measure(self, request: ProbeRequest, *, meeting: Meeting) -> Profile:
         """Join the others and measure together, all of them prepared. Every rank returns the same samples."""
+        address = ray.util.get_node_ip_address()
         group = open_group(
             meeting,
             rank=self._rank,
             world_size=self._world_size,
-            address=ray.util.get_node_ip_address(),
+            address=address,
             device_kind=request.key.device_kind,
         )
         return run_probe(
-            request, spec=self._spec, dataset=self._dataset, rank=self._rank, world_size=self._world_size, group=group
+            request,
+            spec=self._spec,
+            dataset=self._dataset,
+            rank=self._rank,
+            world_size=self._world_size,
+            group=group,
+            address=address,
         )
 
 

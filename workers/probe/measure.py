@@ -36,15 +36,17 @@ def run_probe(
     rank: int,
     world_size: int,
     group: dist.ProcessGroup | None,
+    address: str = "127.0.0.1",
 ) -> Profile:
     """Measure what ``request`` asks for. Collective over ``group`` (None: alone); every rank gets the same samples.
+    Ranks reach this one at ``address``.
 
     ``base_bytes`` means something in a fresh process only. The device is this process's current CUDA device when the
     request's key says so, else the CPU.
     """
     started = time.perf_counter()
     device = _device(request)
-    ranks = Ranks(rank, world_size=world_size, group=group, device=device)
+    ranks = Ranks(rank, world_size=world_size, group=group, device=device, address=address)
     rehearse, measure = _answers(spec.kind)
     gc.collect()  # what a fresh process imported; cycles that die later would blur the meters of memory
     with _threads(request.threads[0]):

@@ -13,6 +13,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from workers.comm.axis import Axis
+
 # A probe takes seconds; ranks that wait longer for each other wait for one that is gone.
 _TIMEOUT = timedelta(seconds=60)
 
@@ -46,9 +48,23 @@ def open_group(
 class Ranks:
     """This rank's view of the group; alone (``group`` None) there is nothing to agree on."""
 
-    def __init__(self, rank: int, *, world_size: int, group: dist.ProcessGroup | None, device: torch.device) -> None:
+    def __init__(
+        self,
+        rank: int,
+        *,
+        world_size: int,
+        group: dist.ProcessGroup | None,
+        device: torch.device,
+        address: str = "127.0.0.1",
+    ) -> None:
         self.rank, self.world_size = rank, world_size
         self.group, self.device = group, device
+        self.address = address  # under which the others reach this one
+
+    @property
+    def axis(self) -> Axis:
+        """The line of all ranks."""
+        return Axis(tuple(range(self.world_size)), self.rank, self.group)
 
     def barrier(self) -> None:
         """Return when all ranks have come here."""

@@ -6,7 +6,8 @@ together; so sampled sizes, page faults and waiting for the slower replica are i
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,11 +15,11 @@ import numpy as np
 import torch
 
 from planner.profiles import ProbeRequest, StageSample
-from workers.comm.axis import Axis
 from workers.data.graph import TRAIN, GraphDataset
 from workers.models.registry import build_model
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import AllReduce
+from workers.mqgnn.feature_shares import deal_out
 from workers.mqgnn.minibatch import BatchTask
 from workers.mqgnn.preparation import TRANSFER, build_stages, choose_reading
 from workers.mqgnn.sampling.csc import along
@@ -47,13 +48,26 @@ def measure_stages(
     """
     budget_s = request.budget_s / (len(request.threads) * len(request.stage_batch_sizes))
     samples: list[StageSample] = []
-    for batch_size in request.stage_batch_sizes:
-        replica = _Replica(spec, dataset, ranks=ranks, batch_size=batch_size)
-        for num_threads in request.threads:
-            torch.set_num_threads(num_threads)
-            found = replica.measure(num_threads=num_threads, budget_s=budget_s)
-            samples += [sample for sample in found if sample.stage == "compute" or num_threads == request.threads[0]]
+    with _features_in_place(spec, dataset, ranks=ranks) as dealt:
+        for batch_size in request.stage_batch_sizes:
+            replica = _Replica(spec, dealt, ranks=ranks, batch_size=batch_size)
+            for num_threads in request.threads:
+                torch.set_num_threads(num_threads)
+                found = replica.measure(num_threads=num_threads, budget_s=budget_s)
+                is_first = num_threads == request.threads[0]
+                samples += [sample for sample in found if sample.stage == "compute" or is_first]
     return tuple(samples)
+
+
+@contextmanager
+def _features_in_place(spec: TrainSpec, dataset: GraphDataset, *, ranks: Ranks) -> Iterator[GraphDataset]:
+    """``dataset`` with its features where the job will have them; nothing is cached, as no budget is known yet."""
+    if spec.training.features == "local":
+        yield dataset
+        return
+    (graph,) = dataset.graphs
+    with deal_out(graph, axis=ranks.axis, device=ranks.device, address=ranks.address) as remote:
+        yield replace(dataset, graphs=(replace(graph, features=remote),))
 
 
 def rehearse_stages(spec: TrainSpec, *, ranks: Ranks) -> None:
@@ -88,7 +102,7 @@ class _Replica:
             model,
             optimizer=build_optimizer(model, spec=training, decayed=every_parameter),
             loss=build_loss(resolve_objective(training, dataset)),
-            exchange=AllReduce(model, axis=Axis(tuple(range(ranks.world_size)), ranks.rank, ranks.group)),
+            exchange=AllReduce(model, axis=ranks.axis),
             seed=training.seed,
         )
         order = SeedOrder(

@@ -19,7 +19,8 @@ from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages, choose_reading
-from workers.mqgnn.seed_order import SeedOrder
+from workers.mqgnn.seed_order import SampledIn, SeedOrder
+from workers.mqgnn.subgraph_cache import SubgraphCache
 from workers.mqgnn.sync_rules import open_exchange
 from workers.spec import SPEC_OF_MODEL, TrainingSpec
 from workers.training.optimizer import build_optimizer, every_parameter
@@ -51,10 +52,16 @@ class Settings:
     sync: SyncRule = DDP
     learning_rate: float = 0.01
     slowness: tuple[int, ...] = ()  # how often each replica computes a step
+    reuse: SampledIn | None = None
 
 
 def train_by_hand(
-    graph: Graph, settings: Settings, *, axis: Axis = ALONE, watch: Callable[[Exchange, MiniBatch], None] | None = None
+    graph: Graph,
+    settings: Settings,
+    *,
+    axis: Axis = ALONE,
+    watch: Callable[[Exchange, MiniBatch], None] | None = None,
+    subgraphs: SubgraphCache | None = None,
 ) -> tuple[dict[str, Tensor], list[float]]:
     """(weights at the end, loss of every step) of one replica; ``watch`` looks at each step after its update."""
     torch.manual_seed(settings.seed)
@@ -73,6 +80,7 @@ def train_by_hand(
             settings.seed,
             world_size=axis.size,
             shares=exchange.shares,
+            reuse=settings.reuse,
         )
         stages = build_stages(
             graph,
@@ -84,6 +92,7 @@ def train_by_hand(
             num_sampling_workers=settings.num_sampling_workers,
             sampler=settings.sampler,
             reading=choose_reading(model, graph, device=CPU, dtype=settings.dtype) if settings.in_place else "gathered",
+            subgraphs=subgraphs,
         )
         replica = ReplicaStep(model, optimizer=optimizer, loss=CROSS_ENTROPY, exchange=exchange, seed=settings.seed)
         pipeline = Pipeline(stages, budgets=BUDGETS, pipelined=settings.pipelined)

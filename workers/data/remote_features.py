@@ -1,0 +1,192 @@
+"""Node features whose rows lie with several holders, behind the same questions as features in memory.
+
+Own rows are read where they are, others are asked of their holder, who runs a ``FeatureServer``: a few thousand at a
+time, the next request under way while an answer arrives. Nothing is kept (``workers.mqgnn.feature_cache`` is for that).
+"""
+
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from workers.data import feature_wire
+from workers.data.features import DenseFeatures, SparseFeatures, check_rows, concatenate, put_together
+from workers.errors import FeaturesUnreachableError
+
+# A holder answers in milliseconds unless it is stopped or cut off; its death closes the connection at once.
+ANSWER_TIMEOUT_S = 60.0
+# Requests under way: one that is answered, one that waits. Both fit into the buffers of a connection.
+_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds the rows ``first`` to ``end`` - 1, and where it answers those who know ``token``."""
+
+    name: str
+    first: int
+    end: int
+    address: str
+    port: int
+    token: bytes
+
+
+class RemoteFeatures:
+    """Features [N, F] of which this process holds the rows from ``first`` on, ``own``, and ``holders`` the others.
+
+    All together hold every row once. Whoever asks while another thread does waits for it.
+    """
+
+    def __init__(
+        self,
+        own: DenseFeatures | SparseFeatures,
+        *,
+        first: int,
+        holders: Sequence[Holder],
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
+        self._own, self.first = own, first
+        self.num_features = own.num_features
+        self.num_rows = own.num_rows + sum(holder.end - holder.first for holder in holders)
+        self.is_sparse = isinstance(own, SparseFeatures)
+        self._asked = [
+            _Asked(holder, num_features=own.num_features, is_sparse=self.is_sparse, timeout_s=timeout_s)
+            for holder in holders
+        ]
+        self._lock = threading.Lock()
+
+    @property
+    def received_bytes(self) -> int:
+        """What has come from holders so far."""
+        return sum(asked.received_bytes for asked in self._asked)
+
+    def is_own(self, rows: np.ndarray) -> np.ndarray:
+        """Bool: which of ``rows`` are held here."""
+        return (rows >= self.first) & (rows < self.first + self._own.num_rows)
+
+    def take(self, rows: np.ndarray) -> DenseFeatures | SparseFeatures:
+        """The features of ``rows``, a copy.
+
+        Raises ``DatasetInvalidError`` for a row that does not exist, and ``FeaturesUnreachableError``.
+        """
+        rows = np.asarray(rows)
+        check_rows(rows, num_rows=self.num_rows)
+        places = np.flatnonzero(self.is_own(rows))
+        pieces = [(places, self._own.take(rows[places] - self.first))]
+        with self._lock:
+            pieces += self._ask(rows)
+        return pieces[-1][1] if len(pieces[-1][0]) == len(rows) else put_together(pieces)
+
+    def gather(self, rows: np.ndarray) -> np.ndarray:
+        """Float32 [len(rows), F], dense. Raises what ``take`` does."""
+        return dense(self.take(rows))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Those of the rows that are held here."""
+        return self._own.arrays()
+
+    def first_not_finite(self) -> tuple[int, int] | None:
+        """(node, feature) of the first NaN or infinity that is held here."""
+        found = self._own.first_not_finite()
+        return None if found is None else (found[0] + self.first, found[1])
+
+    def _ask(self, rows: np.ndarray) -> list[tuple[np.ndarray, DenseFeatures | SparseFeatures]]:
+        """(places, features) of those of ``rows`` that each holder has."""
+        waiting = []
+        try:
+            for asked in self._asked:
+                places = np.flatnonzero((rows >= asked.holder.first) & (rows < asked.holder.end))
+                if len(places):
+                    asked.begin(rows[places])  # all holders work while the first is heard
+                    waiting.append((places, asked))
+            return [(places, asked.finish()) for places, asked in waiting]
+        except FeaturesUnreachableError:
+            for _, asked in waiting:
+                asked.close()  # an answer that nobody took would be taken for the next one
+            raise
+
+    def close(self) -> None:
+        """Leave all holders."""
+        with self._lock:
+            for asked in self._asked:
+                asked.close()
+
+
+def dense(taken: DenseFeatures | SparseFeatures) -> np.ndarray:
+    """All rows as a matrix; that of dense features itself."""
+    return taken.matrix if isinstance(taken, DenseFeatures) else taken.gather(np.arange(taken.num_rows))
+
+
+class _Asked:
+    """One holder as the asker sees it: a connection, made when it is first needed."""
+
+    def __init__(self, holder: Holder, *, num_features: int, is_sparse: bool, timeout_s: float) -> None:
+        self.holder, self.received_bytes = holder, 0
+        self._num_features, self._is_sparse, self._timeout_s = num_features, is_sparse, timeout_s
+        self._connection: socket.socket | None = None
+        self._requests: list[np.ndarray] = []
+        self._num_sent = 0
+
+    def begin(self, rows: np.ndarray) -> None:
+        """Send the first requests for ``rows``."""
+        size = feature_wire.ROWS_PER_REQUEST
+        self._requests = [rows[start : start + size] for start in range(0, len(rows), size)]
+        self._num_sent = 0
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            self._send_up_to(_AHEAD)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def finish(self) -> DenseFeatures | SparseFeatures:
+        """All rows that were begun."""
+        assert self._connection is not None, "begin comes first"
+        pieces = []
+        try:
+            for number, rows in enumerate(self._requests):
+                answer, num_bytes = feature_wire.receive_answer(
+                    self._connection,
+                    num_rows=len(rows),
+                    num_features=self._num_features,
+                    is_sparse=self._is_sparse,
+                )
+                self.received_bytes += num_bytes
+                if isinstance(answer, str):
+                    raise self._lost(answer)
+                pieces.append(answer)
+                self._send_up_to(number + 1 + _AHEAD)
+        except OSError as error:
+            raise self._lost(error) from error
+        return concatenate(tuple(pieces))
+
+    def close(self) -> None:
+        """Leave."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _send_up_to(self, end: int) -> None:
+        assert self._connection is not None
+        for rows in self._requests[self._num_sent : end]:
+            feature_wire.send_request(self._connection, rows)
+            self._num_sent += 1
+
+    def _connect(self) -> socket.socket:
+        made = socket.create_connection((self.holder.address, self.holder.port), timeout=self._timeout_s)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.sendall(self.holder.token)
+        return made
+
+    def _lost(self, why: object) -> FeaturesUnreachableError:
+        self.close()
+        holder = self.holder
+        what = f"no answer within {self._timeout_s:g} s" if isinstance(why, TimeoutError) else str(why)
+        return FeaturesUnreachableError(
+            f"the features of nodes {holder.first} to {holder.end - 1} are held by {holder.name} at"
+            f" {holder.address}:{holder.port}, which gave none: {what}. See whether it still runs, and whether its"
+            " address can be reached from here",
+            holder=holder.name,
+        )
