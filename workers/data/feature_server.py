@@ -35,6 +35,10 @@ class FeatureServer:
         self._threads = [threading.Thread(target=self._accept, name="feature-server", daemon=True)]
         self._threads[0].start()
 
+    def hold(self, held: DenseFeatures | SparseFeatures) -> None:
+        """From now on answer from ``held``: the same rows, with other values."""
+        self._held = held
+
     def stop(self) -> None:
         """Close all connections, and wait until all threads have left."""
         with self._lock:

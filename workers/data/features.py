@@ -44,6 +44,12 @@ class DenseFeatures:
         """The features of ``rows``, a copy. Raises ``DatasetInvalidError`` for a row that does not exist."""
         return DenseFeatures(self.gather(rows))
 
+    def replaced(self, rows: np.ndarray, values: np.ndarray) -> "DenseFeatures":
+        """A copy in which ``rows``, each named once, have the float32 ``values`` [len(rows), F]."""
+        matrix = self.matrix.copy()
+        matrix[rows] = values
+        return DenseFeatures(matrix)
+
     def arrays(self) -> dict[str, np.ndarray]:
         """One array: ``matrix``."""
         return {"matrix": self.matrix}
@@ -86,6 +92,15 @@ class SparseFeatures:
         """The features of ``rows``, a copy. Raises ``DatasetInvalidError`` for a row that does not exist."""
         indptr, positions = self._find(rows)
         return SparseFeatures(indptr, self.columns[positions], self.values[positions], num_features=self.num_features)
+
+    def replaced(self, rows: np.ndarray, values: np.ndarray) -> "SparseFeatures":
+        """A copy in which ``rows``, each named once, have the float32 ``values`` [len(rows), F]."""
+        kept = np.setdiff1d(np.arange(self.num_rows), rows)
+        cells = values.nonzero()
+        fresh = sparse_from_coordinates(*cells, values[cells], shape=values.shape)
+        made = put_together([(kept, self.take(kept)), (rows, fresh)])
+        assert isinstance(made, SparseFeatures)
+        return made
 
     def _find(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(``indptr`` of ``rows`` alone, the positions of their values)."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workers.data import feature_wire
+from workers.data.feature_server import FeatureServer
 from workers.data.features import DenseFeatures, SparseFeatures, check_rows, concatenate, put_together
 from workers.errors import FeaturesUnreachableError
 
@@ -36,7 +37,8 @@ class Holder:
 class RemoteFeatures:
     """Features [N, F] of which this process holds the rows from ``first`` on, ``own``, and ``holders`` the others.
 
-    All together hold every row once. Whoever asks while another thread does waits for it.
+    All together hold every row once. ``server`` serves ``own`` to others. Whoever asks while another thread does waits
+    for it.
     """
 
     def __init__(
@@ -45,9 +47,10 @@ class RemoteFeatures:
         *,
         first: int,
         holders: Sequence[Holder],
+        server: FeatureServer | None = None,
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
-        self._own, self.first = own, first
+        self._own, self.first, self._server = own, first, server
         self.num_features = own.num_features
         self.num_rows = own.num_rows + sum(holder.end - holder.first for holder in holders)
         self.is_sparse = isinstance(own, SparseFeatures)
@@ -82,6 +85,13 @@ class RemoteFeatures:
     def gather(self, rows: np.ndarray) -> np.ndarray:
         """Float32 [len(rows), F], dense. Raises what ``take`` does."""
         return dense(self.take(rows))
+
+    def update(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """Give those of ``rows`` that are held here their float32 ``values`` [len(rows), F], also for others."""
+        is_own = self.is_own(rows)
+        self._own = self._own.replaced(rows[is_own] - self.first, values[is_own])
+        if self._server is not None:
+            self._server.hold(self._own)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Those of the rows that are held here."""

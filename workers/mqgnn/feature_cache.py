@@ -53,6 +53,13 @@ class CachedFeatures:
         """As ``RemoteFeatures.gather``."""
         return dense(self.take(rows))
 
+    def update(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """As ``RemoteFeatures.update``; of the rows that are kept here, these alone change."""
+        self._base.update(rows, values)
+        places = self._place[rows]
+        is_here = places != _NOT_HERE
+        self._hot = self._hot.replaced(places[is_here], values[is_here])
+
     def arrays(self) -> dict[str, np.ndarray]:
         """As those of ``base``: the rows that are held here for others, too."""
         return self._base.arrays()

@@ -78,7 +78,7 @@ def deal_out(graph: Graph, *, axis: Axis, device: torch.device, address: str) ->
     server = FeatureServer(own, first=bounds[axis.index], address=address)
     try:
         holders = _introduce(server, address=address, bounds=bounds, axis=axis, device=device)
-        remote = RemoteFeatures(own, first=bounds[axis.index], holders=holders)
+        remote = RemoteFeatures(own, first=bounds[axis.index], holders=holders, server=server)
         try:
             yield remote
             axis.barrier()  # nobody leaves while others may ask

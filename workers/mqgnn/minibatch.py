@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workers.data.graph import Graph
 from workers.models.blocks import InPlace
 from workers.mqgnn.sampling.subgraph import SampledSubgraph
 from workers.mqgnn.seed_order import BatchTask
@@ -13,10 +14,11 @@ from workers.mqgnn.seed_order import BatchTask
 
 @dataclass(frozen=True, eq=False)
 class SampledBatch:
-    """The output of the sample stage: this replica's seeds of a step and the subgraph around them."""
+    """The output of the sample stage: this replica's seeds of a step and the subgraph of ``graph`` around them."""
 
     task: BatchTask
     seeds: np.ndarray  # [B] node numbers of the graph
+    graph: Graph  # the version that was sampled
     subgraph: SampledSubgraph
     num_seeds_all: int  # seeds of the step over all replicas
 

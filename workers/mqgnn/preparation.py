@@ -6,7 +6,7 @@ hand: ``prepared = prepare(sample(BatchTask(epoch=1, batch=0)))``.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from workers.model_specs.sampled import SamplerName
 from workers.models.blocks import InPlace
 from workers.models.sampled import Reading, reading_of
 from workers.mqgnn.counter_rng import Stream, stream_key
+from workers.mqgnn.graph_versions import ChangingGraph, NewestSampler
 from workers.mqgnn.minibatch import MiniBatch, SampledBatch
 from workers.mqgnn.sampling.csc import csc_of
 from workers.mqgnn.sampling.named import Sampler, build_sampler
@@ -39,7 +40,7 @@ def stage_names(device: torch.device) -> tuple[str, ...]:
 
 
 def build_stages(
-    graph: Graph,
+    graph: Graph | ChangingGraph,
     *,
     order: SeedOrder,
     fanouts: Sequence[int],
@@ -54,20 +55,25 @@ def build_stages(
 ) -> tuple[Stage, ...]:
     """The stages that turn a ``BatchTask`` into the ``MiniBatch`` of ``rank`` on ``device``, in ``dtype``.
 
-    ``subgraphs`` keeps what epochs share by the order's ``reuse``.
+    ``subgraphs`` keeps what epochs share by the order's ``reuse``. Of a graph that changes, every mini-batch is one of
+    the version that was the newest when it was sampled.
     ``reading`` is how the model's first layer meets the features (``workers.models.sampled.reading_of``).
     """
-    in_place = None if reading == "gathered" else in_place_of(graph)
+    graphs = graph if isinstance(graph, ChangingGraph) else ChangingGraph(graph)
+    if subgraphs is not None:
+        graphs.tell(partial(subgraphs.forget, num_nodes=graphs.now.graph.num_nodes))
 
-    def make_sample_worker() -> SampleWorker:
-        made = build_sampler(
+    def build(graph: Graph) -> Sampler:
+        return build_sampler(
             csc_of(graph), name=sampler, fanouts=fanouts, replace=replace, relabel_last_hop=reading != "edges"
         )
-        return SampleWorker(made, order=order, rank=rank, subgraphs=subgraphs)
+
+    def make_sample_worker() -> SampleWorker:
+        return SampleWorker(NewestSampler(graphs, build=build), order=order, rank=rank, subgraphs=subgraphs)
 
     stages = {
         SAMPLE: Stage(SAMPLE, make_sample_worker, num_sampling_workers),
-        PREPARE: Stage(PREPARE, lambda: PrepareWorker(graph, dtype=dtype, in_place=in_place)),
+        PREPARE: Stage(PREPARE, lambda: PrepareWorker(dtype=dtype, is_in_place=reading != "gathered")),
         TRANSFER: Stage(TRANSFER, lambda: TransferWorker(device)),
     }
     return tuple(stages[name] for name in stage_names(device))
@@ -106,29 +112,31 @@ class SampleWorker:
     """Takes the seeds of a task and samples around them."""
 
     def __init__(
-        self, sampler: Sampler, *, order: SeedOrder, rank: int, subgraphs: SubgraphCache | None = None
+        self, samplers: NewestSampler, *, order: SeedOrder, rank: int, subgraphs: SubgraphCache | None = None
     ) -> None:
-        self._sampler, self._order, self._rank, self._subgraphs = sampler, order, rank, subgraphs
+        self._samplers, self._order, self._rank, self._subgraphs = samplers, order, rank, subgraphs
         self._num_without_edges = 0  # mini-batches, from the first on
 
     def __call__(self, task: BatchTask) -> SampledBatch:
         """Sample the part of ``task`` that is this replica's."""
         seeds = self._order.part(epoch=task.epoch, batch=task.batch, rank=self._rank)
-        subgraph = self._subgraph(task, seeds)
+        version, sampler = self._samplers.now()
+        subgraph = self._subgraph(task, seeds, version=version.number, sampler=sampler)
         self._watch_edges(len(seeds), sum(subgraph.num_edges_per_hop))
-        return SampledBatch(task=task, seeds=seeds, subgraph=subgraph, num_seeds_all=self._order.num_seeds(task.batch))
+        num_seeds_all = self._order.num_seeds(task.batch)
+        return SampledBatch(task=task, seeds=seeds, graph=version.graph, subgraph=subgraph, num_seeds_all=num_seeds_all)
 
-    def _subgraph(self, task: BatchTask, seeds: np.ndarray) -> SampledSubgraph:
+    def _subgraph(self, task: BatchTask, seeds: np.ndarray, *, version: int, sampler: Sampler) -> SampledSubgraph:
         sampled_in = self._order.sampled_in(task.epoch)
 
         def sample() -> SampledSubgraph:
             key = stream_key(Stream.SAMPLING, self._order.seed, sampled_in, task.batch)
-            return self._sampler.sample(seeds, key=key)
+            return sampler.sample(seeds, key=key)
 
         if self._subgraphs is None:
             return sample()
         return self._subgraphs.get(
-            epoch=task.epoch, sampled_in=sampled_in, batch=task.batch, seeds=seeds, sample=sample
+            epoch=task.epoch, sampled_in=sampled_in, batch=task.batch, seeds=seeds, sample=sample, version=version
         )
 
     def _watch_edges(self, num_seeds: int, num_edges: int) -> None:
@@ -145,24 +153,23 @@ class SampleWorker:
             )
 
 
-@dataclass(frozen=True)
 class PrepareWorker:
     """Gathers features, unless they are read in place, and labels, and hands everything over as tensors."""
 
-    graph: Graph
-    dtype: torch.dtype
-    in_place: InPlace | None = None
+    def __init__(self, *, dtype: torch.dtype, is_in_place: bool) -> None:
+        self._dtype, self._is_in_place = dtype, is_in_place
+        self._in_place: tuple[Graph, InPlace] | None = None
 
     def __call__(self, sampled: SampledBatch) -> MiniBatch:
         """Build the mini-batch in host memory."""
-        subgraph = sampled.subgraph
+        subgraph, graph = sampled.subgraph, sampled.graph
         return MiniBatch(
             task=sampled.task,
             seeds=torch.from_numpy(sampled.seeds),
             node_ids=torch.from_numpy(subgraph.node_ids),
-            degrees=torch.from_numpy(self.graph.in_degrees(subgraph.node_ids)),
-            x=self.in_place or torch.from_numpy(self.graph.features.gather(subgraph.node_ids)).to(self.dtype),
-            y=torch.from_numpy(self.graph.y[sampled.seeds]),
+            degrees=torch.from_numpy(graph.in_degrees(subgraph.node_ids)),
+            x=self._features(graph, nodes=subgraph.node_ids),
+            y=torch.from_numpy(graph.y[sampled.seeds]),
             indptr=torch.from_numpy(subgraph.indptr),
             indices=torch.from_numpy(subgraph.indices),
             num_sampled_nodes_per_hop=subgraph.num_nodes_per_hop,
@@ -172,6 +179,13 @@ class PrepareWorker:
             source_ids=None if subgraph.source_ids is None else torch.from_numpy(subgraph.source_ids),
             nested=subgraph.nested,
         )
+
+    def _features(self, graph: Graph, *, nodes: np.ndarray) -> torch.Tensor | InPlace:
+        if not self._is_in_place:
+            return torch.from_numpy(graph.features.gather(nodes)).to(self._dtype)
+        if self._in_place is None or self._in_place[0] is not graph:
+            self._in_place = graph, in_place_of(graph)
+        return self._in_place[1]
 
 
 class TransferWorker:

@@ -16,6 +16,7 @@ from workers.model_specs.sampled import SamplerName
 from workers.models.sampled import build_sampled_gnn
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import Exchange
+from workers.mqgnn.graph_versions import ChangingGraph
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages, choose_reading
@@ -56,7 +57,7 @@ class Settings:
 
 
 def train_by_hand(
-    graph: Graph,
+    graph: Graph | ChangingGraph,
     settings: Settings,
     *,
     axis: Axis = ALONE,
@@ -65,9 +66,10 @@ def train_by_hand(
 ) -> tuple[dict[str, Tensor], list[float]]:
     """(weights at the end, loss of every step) of one replica; ``watch`` looks at each step after its update."""
     torch.manual_seed(settings.seed)
+    stored = graph.now.graph if isinstance(graph, ChangingGraph) else graph
     kind = SPEC_OF_MODEL[settings.model]
     spec = kind(name=settings.model, hidden_size=16, dropout=settings.dropout, fanouts=settings.fanouts)
-    model = build_sampled_gnn(spec, num_features=graph.features.num_features, num_classes=int(graph.y.max()) + 1).to(
+    model = build_sampled_gnn(spec, num_features=stored.features.num_features, num_classes=int(stored.y.max()) + 1).to(
         settings.dtype
     )
     training = TrainingSpec(learning_rate=settings.learning_rate)
@@ -75,7 +77,7 @@ def train_by_hand(
     losses = []
     with open_exchange(settings.sync, model, optimizer=optimizer, axis=axis) as exchange:
         order = SeedOrder(
-            np.flatnonzero(graph.split == TRAIN),
+            np.flatnonzero(stored.split == TRAIN),
             settings.batch_size,
             settings.seed,
             world_size=axis.size,
@@ -91,7 +93,9 @@ def train_by_hand(
             dtype=settings.dtype,
             num_sampling_workers=settings.num_sampling_workers,
             sampler=settings.sampler,
-            reading=choose_reading(model, graph, device=CPU, dtype=settings.dtype) if settings.in_place else "gathered",
+            reading=choose_reading(model, stored, device=CPU, dtype=settings.dtype)
+            if settings.in_place
+            else "gathered",
             subgraphs=subgraphs,
         )
         replica = ReplicaStep(model, optimizer=optimizer, loss=CROSS_ENTROPY, exchange=exchange, seed=settings.seed)

@@ -14,6 +14,7 @@ from tests.workers.mqgnn.sampling.odd_edges import random_csc, star_csc
 from tests.workers.mqgnn.sampling.same import assert_same, edges_of
 from workers.data.edges import index_dtype
 from workers.errors import DatasetInvalidError, SeedsInvalidError
+from workers.mqgnn.graph_versions import ChangingGraph, NewestSampler
 from workers.mqgnn.preparation import SampleWorker, build_stages
 from workers.mqgnn.sampling import native_kernels, numba_kernels
 from workers.mqgnn.sampling.csc import along, csc_of, csc_of_edges, reversed_csc
@@ -121,7 +122,10 @@ def test_g18_types_of_edges_turn_with_them():
 def test_g18_first_batches_without_an_edge_are_warned_about_once(caplog):
     graph = graph_of_edges([(seed, 9) for seed in range(8)], num_nodes=10)
     order = SeedOrder(np.arange(8), 2, seed=0)
-    worker = SampleWorker(build_sampler(csc_of(graph), name="uniform", fanouts=(2,)), order=order, rank=0)
+    samplers = NewestSampler(
+        ChangingGraph(graph), build=lambda graph: build_sampler(csc_of(graph), name="uniform", fanouts=(2,))
+    )
+    worker = SampleWorker(samplers, order=order, rank=0)
     with caplog.at_level(logging.WARNING):
         for batch in [*range(4), *range(4)]:
             worker(BatchTask(epoch=1, batch=batch))
