@@ -23,11 +23,13 @@ class CacheRule(Frozen):
     """``feature_bytes`` hold rows of other ranks (only of ``remote`` features), the hottest by ``policy``.
 
     Period k, from 0, is the next ``reuse`` · ``reuse_growth``ᵏ epochs: all of them use the seeds and samples of the
-    first, of which ``subgraph_bytes`` hold what fits. ``off`` stands for a rule without caches and reuse.
+    first, of which ``subgraph_bytes`` hold what fits. Neighbours whose rows ``feature_bytes`` hold are drawn ``prefer``
+    times as often as others, and count for less. ``off`` stands for a rule without any of it.
     """
 
     feature_bytes: int | None = Field(default=None, ge=0, description="bytes of cached rows; by default the planner's")
     policy: CachePolicy = "inclusion"
+    prefer: float = Field(default=1.0, ge=1, le=1000, description="how much more often hot neighbours are drawn")
     subgraph_bytes: int | None = Field(default=None, ge=0, description="bytes of subgraphs; by default the planner's")
     reuse: int = Field(default=1, ge=1, le=1_000_000, description="R₀: epochs that use what one of them samples")
     reuse_growth: float = Field(default=1.0, ge=1, le=100, description="ρ: factor from one such period to the next")

@@ -14,13 +14,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from planner.caching import CacheRule
 from planner.errors import GraphmillError
+from planner.sync import SyncRule
 from service.faults import Fault, closest, describe, show, to_pointer
 from service.spec import JobSpec
 from workers.model_specs.by_name import MODELS_OF_KIND, SPEC_OF_MODEL
 from workers.model_specs.sampled import SampledGNNSpec
 from workers.model_specs.transformers import TransformerFields
-from workers.spec import NAMED_DATASETS, ONE_KIND_ALONE, TrainingSpec
+from workers.spec import NAMED_DATASETS, ONE_KIND_ALONE, TrainingSpec, refuse_cache, refuse_features
 
 _MAX_DEPTH = 32
 _MAX_FAULTS = 100  # more help nobody, and each costs time to put into words
@@ -111,6 +113,8 @@ def _rules_between_fields(document: dict[str, Any]) -> Iterator[Fault]:
         yield from _check_warm_up(training)
         yield from _check_training_of_kind(training, document.get("kind"))
         yield from _check_kernel(training.get("attention_kernel", "auto"), document)
+        yield from _check_features(training)
+        yield from _check_cache(training, document)
     if isinstance(dataset, dict):
         yield from _check_dataset(dataset)
     if isinstance(model, dict):
@@ -190,6 +194,33 @@ def _check_training_of_kind(training: Mapping[str, Any], kind: Any) -> Iterator[
         asked = given.get("name", rule.usual) if isinstance(given, dict) else given
         if kind in tuple(_KINDS) and kind != rule.kind and asked in rule.values and asked != rule.usual:
             yield Fault(pointer=f"/training/{rule.field}", detail=rule.reason, fix="leave it out")
+
+
+def _check_features(training: Mapping[str, Any]) -> Iterator[Fault]:
+    try:
+        sync = SyncRule.model_validate(training.get("sync", {}))
+    except ValidationError:
+        return
+    reason = refuse_features(training.get("features", "local"), sync)
+    if reason is not None:
+        detail, _, fix = reason.rpartition("; ")
+        yield Fault(pointer="/training/features", detail=detail, fix=fix)
+
+
+def _check_cache(training: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[Fault]:
+    """What ``refuse_cache`` says, where its parts can be read; what cannot be is told by itself."""
+    kind, model = document.get("kind"), document.get("model")
+    spec = SPEC_OF_MODEL.get(str(model.get("name"))) if isinstance(model, dict) else None
+    if spec is None or kind not in tuple(_KINDS):
+        return
+    try:
+        cache, asked = CacheRule.model_validate(training.get("cache", {})), spec.model_validate(model)
+    except ValidationError:
+        return
+    reason = refuse_cache(cache, training.get("features", "local"), kind=kind, model=asked)
+    if reason is not None:
+        detail, _, fix = reason.rpartition("; ")
+        yield Fault(pointer="/training/cache", detail=detail, fix=fix)
 
 
 def _check_kernel(asked: Any, document: Mapping[str, Any]) -> Iterator[Fault]:

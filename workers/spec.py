@@ -8,12 +8,12 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from planner.caching import CacheRule, FeaturePlace
+from planner.caching import NO_CACHE, CacheRule, FeaturePlace
 from planner.frozen import Frozen
 from planner.profiles import Precision
 from planner.sync import SyncName, SyncRule
 from workers.model_specs.by_name import MODELS_OF_KIND, SPEC_OF_MODEL, Kind, ModelSpec
-from workers.model_specs.sampled import SampledGNNSpec
+from workers.model_specs.sampled import SampledFields, SampledGNNSpec
 from workers.model_specs.transformers import GraphormerSpec
 
 __all__ = [
@@ -182,6 +182,28 @@ ONE_KIND_ALONE = (
 )
 
 
+def refuse_features(features: FeaturePlace, sync: SyncRule) -> str | None:
+    """Why ``features`` cannot lie where replicas go together by ``sync``, and what to change; None where they can."""
+    if features == "remote" and sync.outlives_replicas(num_ranks=2):
+        return "rows lie on all ranks, and with sync racom one may die while others train; choose ddp or local_sgd"
+    return None
+
+
+def refuse_cache(cache: CacheRule, features: FeaturePlace, *, kind: Kind, model: Frozen) -> str | None:
+    """Why a job of ``kind`` that trains ``model`` cannot go by ``cache``, and what to change; None where it can."""
+    if kind != "mqgnn":
+        return None if cache in (CacheRule(), NO_CACHE) else "it is for kind mqgnn; leave it out"
+    if cache.prefer == 1 or not isinstance(model, SampledFields):  # a model of another kind is refused as such
+        return None
+    if features != "remote":
+        return "prefer draws neighbours whose rows need not travel, and all are here; set training.features to remote"
+    if model.sampler != "uniform" or model.replace:
+        return "prefer is a form of the uniform sampler without replacement; choose that, or leave prefer out"
+    if not model.takes_weights:
+        return f"prefer gives weights for sums over neighbours, which {model.name} does not take; leave it out"
+    return None
+
+
 class TrainSpec(Frozen):
     """One run, without the service's words around it: training, or the use of what job ``from_job`` has trained."""
 
@@ -211,6 +233,14 @@ class TrainSpec(Frozen):
         for rule in ONE_KIND_ALONE:
             if self.kind != rule.kind and asked[rule.field] != rule.usual:
                 raise ValueError(f"training.{rule.field} is for kind {rule.kind}: {rule.reason}; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _caches_fit(self) -> "TrainSpec":
+        if reason := refuse_features(self.training.features, self.training.sync):
+            raise ValueError(f"training.features: {reason}")
+        if reason := refuse_cache(self.training.cache, self.training.features, kind=self.kind, model=self.model):
+            raise ValueError(f"training.cache: {reason}")
         return self
 
     @model_validator(mode="after")

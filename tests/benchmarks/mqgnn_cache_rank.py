@@ -25,10 +25,12 @@ from workers.models.registry import build_model
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.exchange import AllReduce
-from workers.mqgnn.feature_cache import fill_cache, rank_rows
+from workers.mqgnn.feature_cache import CachedFeatures, count_hot_rows, fill_cache, rank_rows
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages
+from workers.mqgnn.sampling.preference import Preference
 from workers.mqgnn.seed_order import SeedOrder
+from workers.mqgnn.subgraph_cache import SubgraphCache
 from workers.spec import SampledGNNSpec, TrainingSpec
 from workers.training.memory import PeakMemory
 from workers.training.optimizer import build_optimizer, every_parameter
@@ -65,9 +67,11 @@ class Side:
     def __init__(self, graph: Graph, *, holder: Holder, rule: CacheRule) -> None:
         own = DenseFeatures(np.zeros((0, NUM_FEATURES), dtype=np.float32))
         self.remote = RemoteFeatures(own, first=NUM_NODES, holders=[holder])
-        order = SeedOrder(np.flatnonzero(graph.split == TRAIN), BATCH_SIZE, seed=0)
+        seeds = np.flatnonzero(graph.split == TRAIN)
+        order = SeedOrder(seeds, BATCH_SIZE, seed=0, reuse=rule.sampled_in)
         hottest = rank_rows(graph, policy=rule.policy, seeds=order.train_nodes, batch_size=BATCH_SIZE, fanouts=FANOUTS)
         self.cached = fill_cache(self.remote, hottest=hottest, max_bytes=rule.feature_bytes or 0)
+        self.subgraphs = SubgraphCache(max_bytes=rule.subgraph_bytes or 0) if rule.reuses else None
         self.graph = replace(graph, features=self.cached or self.remote)
         torch.manual_seed(0)
         spec = SampledGNNSpec(name="graphsage", hidden_size=HIDDEN, fanouts=FANOUTS)
@@ -80,7 +84,15 @@ class Side:
             seed=0,
         )
         self.order, self.num_epochs = order, 0
-        self.stages = build_stages(self.graph, order=order, fanouts=FANOUTS, rank=0, device=CPU)
+        self.stages = build_stages(
+            self.graph,
+            order=order,
+            fanouts=FANOUTS,
+            rank=0,
+            device=CPU,
+            subgraphs=self.subgraphs,
+            preference=_preference(rule, hottest=hottest),
+        )
 
     def epoch(self) -> None:
         """The next epoch, as a pipeline of stages."""
@@ -99,6 +111,20 @@ class Side:
             pass
 
 
+def _bytes_of(cache: CachedFeatures | SubgraphCache | None) -> int:
+    return cache.nbytes if cache else 0
+
+
+def _preference(rule: CacheRule, *, hottest: np.ndarray) -> Preference | None:
+    if rule.prefer == 1:
+        return None
+    matrix_bytes = NUM_NODES * NUM_FEATURES * 4
+    num_hot = count_hot_rows(rule.feature_bytes or 0, num_rows=NUM_NODES, feature_bytes=matrix_bytes)
+    preferred = np.zeros(NUM_NODES, dtype=bool)
+    preferred[hottest[:num_hot]] = True
+    return Preference(preferred, factor=rule.prefer)
+
+
 class Trainer:
     """Both sides in one process, and a meter on its link."""
 
@@ -113,14 +139,14 @@ class Trainer:
         made = self._sides[side] = Side(self._graph, holder=self._holder, rule=CacheRule(**rule))
         filled_s, filled_bytes = time.perf_counter() - begin, self._bytes() - before
         made.epoch()
-        cache_bytes = made.cached.nbytes if made.cached else 0
-        return {"filled_s": filled_s, "filled_bytes": filled_bytes, "cache_bytes": cache_bytes}
+        return {"filled_s": filled_s, "filled_bytes": filled_bytes, "feature_cache_bytes": _bytes_of(made.cached)}
 
     def epoch(self, *, side: str) -> dict[str, Any]:
         """Seconds of one epoch, and the bytes that came over the link meanwhile."""
         begin, before = time.perf_counter(), self._bytes()
         self._sides[side].epoch()
-        return {"seconds": time.perf_counter() - begin, "bytes": self._bytes() - before}
+        seconds, received = time.perf_counter() - begin, self._bytes() - before
+        return {"seconds": seconds, "bytes": received, "subgraph_bytes": _bytes_of(self._sides[side].subgraphs)}
 
     def peak(self, *, rule: dict[str, Any]) -> dict[str, Any]:
         """Peak memory of a job by ``rule``: two epochs and an evaluation, over what was there before."""

@@ -30,7 +30,7 @@ def run_once(
             from_job=None if task == "train" else "job",
             dataset=DatasetSpec(name="sbm"),
             model=SampledGNNSpec(name="gcn", hidden_size=16, fanouts=(5, 5)),
-            training=TrainingSpec(epochs=EPOCHS, batch_size=BATCH, dtype="float64", features=features),
+            training=TrainingSpec(epochs=EPOCHS, batch_size=BATCH, dtype="float64", features=features, cache=cache),
         ),
         plan=MQGNNPlan(
             world_size=world_size,
@@ -50,6 +50,17 @@ def run_once(
         model_from=None if task == "train" else Folder(f"{folder}/local-0/export"),
     )
     return (train if task == "train" else predict)(run), reports
+
+
+def test_replicas_that_prefer_hot_rows_draw_what_one_process_would(pool, tmp_path):
+    rule = CacheRule(feature_bytes=20_000, subgraph_bytes=0, prefer=4)
+    alone = losses(run_once(0, 1, str(tmp_path / "one"), "remote", rule)[1])
+    received = {}
+    for place, cache in enumerate((rule, SMALL)):
+        found = pool.run(run_once, str(tmp_path / f"two-{place}"), "remote", cache, world_size=2)
+        received[cache.prefer] = found[0][1][-1].values["features_received_bytes"]
+        assert (losses(found[0][1]) == pytest.approx(alone, rel=0, abs=1e-10)) == (cache is rule)
+    assert received[4] < received[1]
 
 
 def losses(reports: list[Report]) -> list[float]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from planner.plan import MegaGraphPlan
+from planner.plan import MegaGraphPlan, MQGNNPlan
 from service.cluster import RunState
 from service.spec import JobState
 from tests.kit.ray_cluster import LiveCluster
@@ -53,6 +53,21 @@ def test_a_sampled_network_is_trained_by_two_replicas(cluster: LiveCluster) -> N
     assert result["items_per_s"] > 0
     assert 0 <= result["test_accuracy"] <= 1
     assert {point.rank for point in cluster.store.metrics(job_id, names=("loss",)).points} == {0, 1}
+    cluster.wait_until_clean(timeout_s=30)
+
+
+def test_replicas_deal_out_their_features_and_use_samples_again(cluster: LiveCluster) -> None:
+    training = {"epochs": 20, "batch_size": 8, "features": "remote", "cache": {"reuse": 2}}
+    job_id = cluster.submit(sampled(training=training))
+    result = finish(cluster, job_id)
+    plan = cluster.store.get_plan(job_id)
+    assert isinstance(plan, MQGNNPlan)
+    assert plan.features == "remote"
+    assert plan.cache.is_settled
+    assert plan.predicted is not None
+    assert max(result["peak_memory_bytes"].values()) <= max(plan.predicted.memory_bytes)
+    for name in ("features_received_bytes", "cache_feature_hits", "cache_subgraph_hits"):
+        assert {point.rank for point in cluster.store.metrics(job_id, names=(name,)).points if point.value} == {0, 1}
     cluster.wait_until_clean(timeout_s=30)
 
 

@@ -30,7 +30,7 @@ def test_caches_can_be_switched_off_by_a_word(said):
 
 
 def test_what_is_no_cache_is_refused():
-    for wrong in ("of", {"feature_bytes": -1}, {"policy": "lru"}, {"reuse": 0}, {"reuse_growth": 0.5}):
+    for wrong in ("of", {"feature_bytes": -1}, {"policy": "lru"}, {"prefer": 0.5}, {"reuse": 0}, {"reuse_growth": 0.5}):
         with pytest.raises(ValidationError):
             CacheRule.model_validate(wrong)
 

@@ -6,7 +6,7 @@
              dense    float32 [num_rows, F]
              sparse   lengths int32 [num_rows], columns int32 [entries], values float32 [entries]
 
-Numbers are little-endian and those of the whole graph. A request has at most ``ROWS_PER_REQUEST`` rows, so neither end
+Numbers are little-endian and those of the whole graph. A request has at most ``ROWS_PER_PIECE`` rows, so neither end
 ever holds more than one such piece beside what it serves or asks for.
 """
 
@@ -16,9 +16,9 @@ import struct
 import numpy as np
 
 from workers.data.features import DenseFeatures, SparseFeatures
+from workers.data.features_in_pieces import ROWS_PER_PIECE
 
 TOKEN_BYTES = 16
-ROWS_PER_REQUEST = 4096
 FOUND, FAULT = 0, 1
 _REQUEST, _ANSWER = struct.Struct("<Q"), struct.Struct("<QQ")
 
@@ -34,8 +34,8 @@ def receive_request(connection: socket.socket) -> np.ndarray | None:
     if len(head) < _REQUEST.size:
         return None
     (num_rows,) = _REQUEST.unpack(head)
-    if num_rows > ROWS_PER_REQUEST:
-        raise ConnectionError(f"a request for {num_rows} rows; at most {ROWS_PER_REQUEST} are answered at once")
+    if num_rows > ROWS_PER_PIECE:
+        raise ConnectionError(f"a request for {num_rows} rows; at most {ROWS_PER_PIECE} are answered at once")
     rows = np.empty(num_rows, dtype="<i8")
     receive_into(connection, rows)
     return rows
@@ -61,19 +61,15 @@ def send_fault(connection: socket.socket, text: str) -> None:
 def receive_answer(
     connection: socket.socket, *, num_rows: int, num_features: int, is_sparse: bool
 ) -> tuple[DenseFeatures | SparseFeatures | str, int]:
-    """(the ``num_rows`` rows asked for, or the text of a fault; the bytes that came). Raises ``OSError``."""
-    head = bytearray(_ANSWER.size)
-    receive_into(connection, head)
-    status, num_bytes = _ANSWER.unpack(head)
-    if status != FOUND:
-        said = bytearray(num_bytes)
-        receive_into(connection, said)
-        return said.decode(errors="replace"), len(head) + num_bytes
+    """(the ``num_rows`` rows asked for, or the text of a fault; their bytes on the way). Raises ``OSError``."""
+    num_bytes, fault = _receive_head(connection)
+    if fault is not None:
+        return fault, 0
     if not is_sparse:
         matrix = np.empty((num_rows, num_features), dtype="<f4")
         _check_size(num_bytes, matrix.nbytes)
         receive_into(connection, matrix)
-        return DenseFeatures(matrix), len(head) + num_bytes
+        return DenseFeatures(matrix), num_bytes
     lengths = np.empty(num_rows, dtype="<i4")
     receive_into(connection, lengths)
     indptr = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
@@ -81,7 +77,19 @@ def receive_answer(
     _check_size(num_bytes, lengths.nbytes + columns.nbytes + values.nbytes)
     receive_into(connection, columns)
     receive_into(connection, values)
-    return SparseFeatures(indptr, columns, values, num_features=num_features), len(head) + num_bytes
+    return SparseFeatures(indptr, columns, values, num_features=num_features), num_bytes
+
+
+def _receive_head(connection: socket.socket) -> tuple[int, str | None]:
+    """(bytes of the rows to come, None), or the text of a fault."""
+    head = bytearray(_ANSWER.size)
+    receive_into(connection, head)
+    status, num_bytes = _ANSWER.unpack(head)
+    if status == FOUND:
+        return num_bytes, None
+    said = bytearray(num_bytes)
+    receive_into(connection, said)
+    return 0, said.decode(errors="replace")
 
 
 def receive_into(connection: socket.socket, target: np.ndarray | bytearray) -> None:

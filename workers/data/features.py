@@ -5,7 +5,7 @@ Bag-of-words sets are about one per cent full: Coauthor Physics would weigh 1.2 
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,9 +98,7 @@ class SparseFeatures:
         kept = np.setdiff1d(np.arange(self.num_rows), rows)
         cells = values.nonzero()
         fresh = sparse_from_coordinates(*cells, values[cells], shape=values.shape)
-        made = put_together([(kept, self.take(kept)), (rows, fresh)])
-        assert isinstance(made, SparseFeatures)
-        return made
+        return put_together([(kept, self.take(kept)), (rows, fresh)])
 
     def _find(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(``indptr`` of ``rows`` alone, the positions of their values)."""
@@ -195,18 +193,12 @@ def concatenate(parts: tuple[DenseFeatures | SparseFeatures, ...]) -> DenseFeatu
     )
 
 
-def put_together(
-    pieces: Sequence[tuple[np.ndarray, DenseFeatures | SparseFeatures]],
-) -> DenseFeatures | SparseFeatures:
+def put_together(pieces: Iterable[tuple[np.ndarray, SparseFeatures]]) -> SparseFeatures:
     """The rows of all pieces, each at its place: ``pieces`` are (places, features), and places are 0..rows - 1."""
-    if isinstance(pieces[0][1], DenseFeatures):
-        out = np.empty((sum(len(places) for places, _ in pieces), pieces[0][1].num_features), dtype=np.float32)
-        for places, piece in pieces:
-            assert isinstance(piece, DenseFeatures), "pieces of one matrix share one form"
-            out[places] = piece.matrix
-        return DenseFeatures(out)
-    order = np.argsort(np.concatenate([places for places, _ in pieces]))
-    return concatenate(tuple(piece for _, piece in pieces)).take(order)
+    places, parts = zip(*pieces, strict=True)
+    joined = concatenate(parts)
+    assert isinstance(joined, SparseFeatures)
+    return joined.take(np.argsort(np.concatenate(places)))
 
 
 def windows(

@@ -6,14 +6,15 @@ time, the next request under way while an answer arrives. Nothing is kept (``wor
 
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from workers.data import feature_wire
 from workers.data.feature_server import FeatureServer
-from workers.data.features import DenseFeatures, SparseFeatures, check_rows, concatenate, put_together
+from workers.data.features import DenseFeatures, SparseFeatures, check_rows
+from workers.data.features_in_pieces import ROWS_PER_PIECE, FeaturesInPieces, Piece, pieces_of
 from workers.errors import FeaturesUnreachableError
 
 # A holder answers in milliseconds unless it is stopped or cut off; its death closes the connection at once.
@@ -34,7 +35,7 @@ class Holder:
     token: bytes
 
 
-class RemoteFeatures:
+class RemoteFeatures(FeaturesInPieces):
     """Features [N, F] of which this process holds the rows from ``first`` on, ``own``, and ``holders`` the others.
 
     All together hold every row once. ``server`` serves ``own`` to others. Whoever asks while another thread does waits
@@ -62,29 +63,22 @@ class RemoteFeatures:
 
     @property
     def received_bytes(self) -> int:
-        """What has come from holders so far."""
+        """Bytes of the rows that have come from holders so far."""
         return sum(asked.received_bytes for asked in self._asked)
 
     def is_own(self, rows: np.ndarray) -> np.ndarray:
         """Bool: which of ``rows`` are held here."""
         return (rows >= self.first) & (rows < self.first + self._own.num_rows)
 
-    def take(self, rows: np.ndarray) -> DenseFeatures | SparseFeatures:
-        """The features of ``rows``, a copy.
+    def pieces(self, rows: np.ndarray) -> Iterator[Piece]:
+        """The features of ``rows``: own ones, then what holders answer, as it comes.
 
         Raises ``DatasetInvalidError`` for a row that does not exist, and ``FeaturesUnreachableError``.
         """
         rows = np.asarray(rows)
         check_rows(rows, num_rows=self.num_rows)
-        places = np.flatnonzero(self.is_own(rows))
-        pieces = [(places, self._own.take(rows[places] - self.first))]
         with self._lock:
-            pieces += self._ask(rows)
-        return pieces[-1][1] if len(pieces[-1][0]) == len(rows) else put_together(pieces)
-
-    def gather(self, rows: np.ndarray) -> np.ndarray:
-        """Float32 [len(rows), F], dense. Raises what ``take`` does."""
-        return dense(self.take(rows))
+            yield from self._ask(rows)
 
     def update(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Give those of ``rows`` that are held here their float32 ``values`` [len(rows), F], also for others."""
@@ -102,31 +96,29 @@ class RemoteFeatures:
         found = self._own.first_not_finite()
         return None if found is None else (found[0] + self.first, found[1])
 
-    def _ask(self, rows: np.ndarray) -> list[tuple[np.ndarray, DenseFeatures | SparseFeatures]]:
-        """(places, features) of those of ``rows`` that each holder has."""
+    def _ask(self, rows: np.ndarray) -> Iterator[Piece]:
+        """All of ``rows``; holders work while own ones are read."""
         waiting = []
         try:
             for asked in self._asked:
                 places = np.flatnonzero((rows >= asked.holder.first) & (rows < asked.holder.end))
                 if len(places):
-                    asked.begin(rows[places])  # all holders work while the first is heard
-                    waiting.append((places, asked))
-            return [(places, asked.finish()) for places, asked in waiting]
-        except FeaturesUnreachableError:
-            for _, asked in waiting:
+                    asked.begin(rows[places], places)
+                    waiting.append(asked)
+            places = np.flatnonzero(self.is_own(rows))
+            yield from pieces_of(self._own, rows[places] - self.first, places)
+            while waiting:
+                yield from waiting[0].answers()
+                waiting.pop(0)
+        finally:
+            for asked in waiting:
                 asked.close()  # an answer that nobody took would be taken for the next one
-            raise
 
     def close(self) -> None:
         """Leave all holders."""
         with self._lock:
             for asked in self._asked:
                 asked.close()
-
-
-def dense(taken: DenseFeatures | SparseFeatures) -> np.ndarray:
-    """All rows as a matrix; that of dense features itself."""
-    return taken.matrix if isinstance(taken, DenseFeatures) else taken.gather(np.arange(taken.num_rows))
 
 
 class _Asked:
@@ -136,13 +128,13 @@ class _Asked:
         self.holder, self.received_bytes = holder, 0
         self._num_features, self._is_sparse, self._timeout_s = num_features, is_sparse, timeout_s
         self._connection: socket.socket | None = None
-        self._requests: list[np.ndarray] = []
+        self._requests: list[tuple[np.ndarray, np.ndarray]] = []  # (places, rows)
         self._num_sent = 0
 
-    def begin(self, rows: np.ndarray) -> None:
-        """Send the first requests for ``rows``."""
-        size = feature_wire.ROWS_PER_REQUEST
-        self._requests = [rows[start : start + size] for start in range(0, len(rows), size)]
+    def begin(self, rows: np.ndarray, places: np.ndarray) -> None:
+        """Send the first requests for ``rows``, which belong to ``places``."""
+        parts = [slice(start, start + ROWS_PER_PIECE) for start in range(0, len(rows), ROWS_PER_PIECE)]
+        self._requests = [(places[part], rows[part]) for part in parts]
         self._num_sent = 0
         try:
             if self._connection is None:
@@ -151,26 +143,21 @@ class _Asked:
         except OSError as error:
             raise self._lost(error) from error
 
-    def finish(self) -> DenseFeatures | SparseFeatures:
-        """All rows that were begun."""
+    def answers(self) -> Iterator[Piece]:
+        """The rows that were begun; while one piece is taken, the next ones are under way."""
         assert self._connection is not None, "begin comes first"
-        pieces = []
-        try:
-            for number, rows in enumerate(self._requests):
-                answer, num_bytes = feature_wire.receive_answer(
-                    self._connection,
-                    num_rows=len(rows),
-                    num_features=self._num_features,
-                    is_sparse=self._is_sparse,
+        for number, (places, rows) in enumerate(self._requests, 1):
+            try:
+                found, num_bytes = feature_wire.receive_answer(
+                    self._connection, num_rows=len(rows), num_features=self._num_features, is_sparse=self._is_sparse
                 )
-                self.received_bytes += num_bytes
-                if isinstance(answer, str):
-                    raise self._lost(answer)
-                pieces.append(answer)
-                self._send_up_to(number + 1 + _AHEAD)
-        except OSError as error:
-            raise self._lost(error) from error
-        return concatenate(tuple(pieces))
+                self._send_up_to(number + _AHEAD)
+            except OSError as error:
+                raise self._lost(error) from error
+            if isinstance(found, str):
+                raise self._lost(found)
+            self.received_bytes += num_bytes
+            yield places, found
 
     def close(self) -> None:
         """Leave."""
@@ -180,7 +167,7 @@ class _Asked:
 
     def _send_up_to(self, end: int) -> None:
         assert self._connection is not None
-        for rows in self._requests[self._num_sent : end]:
+        for _, rows in self._requests[self._num_sent : end]:
             feature_wire.send_request(self._connection, rows)
             self._num_sent += 1
 

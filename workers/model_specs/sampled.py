@@ -43,9 +43,14 @@ class SampledFields(Frozen):
             raise ValueError(f"sampler {self.sampler!r} draws without replacement; found replace: true, leave it out")
         return self
 
+    @property
+    def takes_weights(self) -> bool:
+        """Whether neighbours may be weighted in what the model sums over them."""
+        return self.name not in _UNWEIGHTED
+
     @model_validator(mode="after")
     def _sampler_fits(self) -> "SampledFields":
-        if self.name in _UNWEIGHTED and self.sampler not in ("uniform", "labor"):
+        if not self.takes_weights and self.sampler not in ("uniform", "labor"):
             raise ValueError(
                 f"sampler {self.sampler!r} gives weights for sums over neighbours, which {self.name} does not take;"
                 " choose uniform or labor"

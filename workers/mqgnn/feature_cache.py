@@ -7,26 +7,27 @@ is the same bit for bit with it and without.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from planner.caching import CachePolicy
-from workers.data.features import DenseFeatures, SparseFeatures, concatenate, put_together
+from workers.data.features import DenseFeatures, SparseFeatures, concatenate
+from workers.data.features_in_pieces import FeaturesInPieces, Piece, pieces_of
 from workers.data.graph import Graph
-from workers.data.remote_features import RemoteFeatures, dense
+from workers.data.remote_features import RemoteFeatures
 
 _EDGES_AT_A_TIME = 1 << 18  # of a pass over all edges: 2 MB for every number of an edge
 _ROWS_AT_A_TIME = 1 << 14  # while the cache is filled
 _NOT_HERE = -1
 
 
-class CachedFeatures:
+class CachedFeatures(FeaturesInPieces):
     """``base`` with the rows ``hot`` in front of it; ``numbers`` [len(hot)] says which these are."""
 
     def __init__(self, base: RemoteFeatures, *, hot: DenseFeatures | SparseFeatures, numbers: np.ndarray) -> None:
         self._base, self._hot = base, hot
-        self.num_rows, self.num_features = base.num_rows, base.num_features
+        self.num_rows, self.num_features, self.is_sparse = base.num_rows, base.num_features, base.is_sparse
         self._place = np.full(base.num_rows, _NOT_HERE, dtype=_place_dtype(base.num_rows))
         self._place[numbers] = np.arange(len(numbers))
         self._lock = threading.Lock()
@@ -37,21 +38,17 @@ class CachedFeatures:
         """What the cache takes."""
         return self._place.nbytes + sum(array.nbytes for array in self._hot.arrays().values())
 
-    def take(self, rows: np.ndarray) -> DenseFeatures | SparseFeatures:
-        """As ``RemoteFeatures.take``."""
+    def pieces(self, rows: np.ndarray) -> Iterator[Piece]:
+        """As those of ``RemoteFeatures``; what is kept here comes first."""
         rows = np.asarray(rows)
         places = self._place[rows]
         here, others = np.flatnonzero(places != _NOT_HERE), np.flatnonzero(places == _NOT_HERE)
-        found = self._hot.take(places[here])
-        asked = self._base.take(rows[others])
+        yield from pieces_of(self._hot, places[here], here)
+        for piece_places, piece in self._base.pieces(rows[others]):
+            yield others[piece_places], piece
         with self._lock:
             self.hits += len(here)
             self.misses += len(others) - int(np.count_nonzero(self._base.is_own(rows[others])))
-        return put_together([(here, found), (others, asked)])
-
-    def gather(self, rows: np.ndarray) -> np.ndarray:
-        """As ``RemoteFeatures.gather``."""
-        return dense(self.take(rows))
 
     def update(self, rows: np.ndarray, values: np.ndarray) -> None:
         """As ``RemoteFeatures.update``; of the rows that are kept here, these alone change."""
@@ -90,6 +87,12 @@ def fill_cache(base: RemoteFeatures, *, hottest: np.ndarray, max_bytes: int) -> 
     if not num_rows:
         return None
     return CachedFeatures(base, hot=concatenate(tuple(pieces)), numbers=wanted[:num_rows])
+
+
+def count_hot_rows(max_bytes: int, *, num_rows: int, feature_bytes: int) -> int:
+    """How many of ``num_rows`` rows of ``feature_bytes`` in all a cache of ``max_bytes`` holds, of mean size."""
+    left = max_bytes - num_rows * _place_dtype(num_rows).itemsize
+    return max(0, min(num_rows, left * num_rows // max(1, feature_bytes)))
 
 
 def rank_rows(

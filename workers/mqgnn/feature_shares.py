@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from planner.caching import CacheRule
 from planner.plan import MQGNNPlan
 from workers.comm.axis import Axis
 from workers.data.feature_server import FeatureServer
 from workers.data.features import windows
 from workers.data.graph import TRAIN, Graph
 from workers.data.remote_features import Holder, RemoteFeatures
-from workers.mqgnn.feature_cache import CachedFeatures, fill_cache, rank_rows
+from workers.mqgnn.feature_cache import CachedFeatures, count_hot_rows, fill_cache, rank_rows
+from workers.mqgnn.sampling.preference import Preference
 
 _ADDRESS_BYTES = 64
 _PORT_BYTES = 4
@@ -26,11 +28,14 @@ _PORT_BYTES = 4
 
 @dataclass(frozen=True, eq=False)
 class FeatureShares:
-    """``graph`` to train on, whose features may lie on other ranks, and what was measured of them."""
+    """``graph`` to train on, whose features may lie on other ranks, the preference of its sampler if it shall have one,
+    and what was measured.
+    """
 
     graph: Graph
     remote: RemoteFeatures | None = None
     cached: CachedFeatures | None = None
+    preference: Preference | None = None
 
     def figures(self) -> dict[str, float]:
         """Since the start: bytes that came from other ranks, and rows of theirs that were found here or asked for."""
@@ -57,17 +62,31 @@ def open_features(
         yield FeatureShares(graph)
         return
     with deal_out(graph, axis=axis, device=device, address=address) as remote:
-        cached = None
+        cached, preference = None, None
         if plan.cache.feature_bytes:
             hottest = rank_rows(
                 graph,
                 policy=plan.cache.policy,
                 seeds=np.flatnonzero(graph.split == TRAIN),
-                batch_size=-(-plan.batch_size // axis.size),
+                batch_size=plan.batch_size,  # of all ranks, so that all find the same, however many they are
                 fanouts=plan.fanouts,
             )
             cached = fill_cache(remote, hottest=hottest, max_bytes=plan.cache.feature_bytes)
-        yield FeatureShares(replace(graph, features=cached or remote), remote=remote, cached=cached)
+            preference = _prefer_hot(graph, rule=plan.cache, hottest=hottest)
+        yield FeatureShares(
+            replace(graph, features=cached or remote), remote=remote, cached=cached, preference=preference
+        )
+
+
+def _prefer_hot(graph: Graph, *, rule: CacheRule, hottest: np.ndarray) -> Preference | None:
+    """The rows that every rank holds or caches, the same on all, so that replicas draw what one process would."""
+    if rule.prefer == 1:
+        return None
+    feature_bytes = sum(array.nbytes for array in graph.features.arrays().values())
+    num_hot = count_hot_rows(rule.feature_bytes or 0, num_rows=graph.num_nodes, feature_bytes=feature_bytes)
+    preferred = np.zeros(graph.num_nodes, dtype=bool)
+    preferred[hottest[:num_hot]] = True
+    return Preference(preferred, factor=rule.prefer)
 
 
 @contextmanager

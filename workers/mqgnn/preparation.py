@@ -22,6 +22,7 @@ from workers.mqgnn.graph_versions import ChangingGraph, NewestSampler
 from workers.mqgnn.minibatch import MiniBatch, SampledBatch
 from workers.mqgnn.sampling.csc import csc_of
 from workers.mqgnn.sampling.named import Sampler, build_sampler
+from workers.mqgnn.sampling.preference import Preference
 from workers.mqgnn.sampling.subgraph import SampledSubgraph
 from workers.mqgnn.seed_order import BatchTask, SeedOrder
 from workers.mqgnn.stage import Stage
@@ -52,6 +53,7 @@ def build_stages(
     replace: bool = False,
     reading: Reading = "gathered",
     subgraphs: SubgraphCache | None = None,
+    preference: Preference | None = None,
 ) -> tuple[Stage, ...]:
     """The stages that turn a ``BatchTask`` into the ``MiniBatch`` of ``rank`` on ``device``, in ``dtype``.
 
@@ -65,7 +67,12 @@ def build_stages(
 
     def build(graph: Graph) -> Sampler:
         return build_sampler(
-            csc_of(graph), name=sampler, fanouts=fanouts, replace=replace, relabel_last_hop=reading != "edges"
+            csc_of(graph),
+            name=sampler,
+            fanouts=fanouts,
+            replace=replace,
+            relabel_last_hop=reading != "edges",
+            preference=preference,
         )
 
     def make_sample_worker() -> SampleWorker:

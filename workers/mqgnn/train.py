@@ -161,6 +161,7 @@ def _train_with(
         replace=run.spec.model.replace,
         reading=choose_reading(model, graph, device=run.device, dtype=dtype),
         subgraphs=subgraphs,
+        preference=features.preference,
     )
     pipeline = Pipeline(
         stages,

@@ -14,7 +14,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 # Mirrors ``csrc/library.h``.
-ABI_NUMBER = 4
+ABI_NUMBER = 5
 
 _log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from workers.data.feature_server import FeatureServer
-from workers.data.feature_wire import ROWS_PER_REQUEST
 from workers.data.features import DenseFeatures, SparseFeatures, compact, windows
+from workers.data.features_in_pieces import ROWS_PER_PIECE
 from workers.data.remote_features import Holder, RemoteFeatures
 from workers.errors import DatasetInvalidError, FeaturesUnreachableError
 
@@ -54,11 +54,14 @@ def holder_of(server: FeatureServer, place: int) -> Holder:
 @pytest.mark.parametrize("own", [0, 1, 3])
 def test_rows_of_all_holders_come_in_the_order_asked_for(form, own):
     rng = np.random.default_rng(1)
-    many = rng.integers(BOUNDS[-1], size=3 * ROWS_PER_REQUEST + 7)  # with doubles, and several requests to a holder
+    many = rng.integers(BOUNDS[-1], size=3 * ROWS_PER_PIECE + 7)  # with doubles, and several requests to a holder
     with dealt_out(WHOLE[form], own=own) as remote:
         assert (remote.num_rows, remote.num_features) == (BOUNDS[-1], 6)
         for rows in (many, np.array([19_999, 0, 5_000]), many[:1].astype(np.int32), many[:0], np.arange(5_000)):
             np.testing.assert_array_equal(remote.gather(rows), WHOLE[form].gather(rows))
+            taken = remote.take(rows)
+            assert isinstance(taken, type(WHOLE[form]))
+            np.testing.assert_array_equal(taken.gather(np.arange(len(rows))), WHOLE[form].gather(rows))
 
 
 def test_sparse_rows_travel_sparse():
@@ -70,6 +73,15 @@ def test_sparse_rows_travel_sparse():
             received[form] = remote.received_bytes
     assert received["dense"] >= 20_000 * 6 * 4
     assert received["sparse"] < received["dense"] / 3
+
+
+def test_who_stops_in_the_middle_of_an_answer_can_ask_again():
+    with dealt_out(WHOLE["dense"], own=0) as remote:
+        pieces = remote.pieces(np.arange(20_000))
+        for _ in range(4):
+            next(pieces)
+        pieces.close()
+        np.testing.assert_array_equal(remote.gather(np.array([19_000])), WHOLE["dense"].gather(np.array([19_000])))
 
 
 def test_own_rows_are_asked_of_nobody():

@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
+from service.validation import SpecInvalidError, parse_spec
 from tests.workers.mqgnn.graphs import clustered_graph, graph_of_edges
 from workers.data.feature_server import FeatureServer
 from workers.data.features import DenseFeatures, SparseFeatures, compact, windows
 from workers.data.graph import TRAIN, Graph
 from workers.data.remote_features import Holder, RemoteFeatures
-from workers.mqgnn.feature_cache import fill_cache, inclusion_chances, rank_rows
+from workers.mqgnn.feature_cache import count_hot_rows, fill_cache, inclusion_chances, rank_rows
 from workers.mqgnn.sampling.csc import csc_of
 from workers.mqgnn.sampling.named import build_sampler
+from workers.spec import TrainSpec
 
 GRAPH = clustered_graph(400, degree=12)
 NUM_OWN = 100
@@ -72,6 +75,62 @@ def test_the_hottest_rows_of_others_are_kept_and_own_ones_are_not():
 def test_a_budget_that_holds_no_row_is_no_cache(max_bytes):
     with others_hold(FORMS["dense"]) as remote:
         assert fill_cache(remote, hottest=np.arange(400), max_bytes=max_bytes) is None
+
+
+def test_as_many_rows_are_hot_as_the_budget_holds():
+    rows = {"num_rows": 400, "feature_bytes": 400 * 32}
+    assert count_hot_rows(4 * 400 + 50 * 32, **rows) == 50
+    assert count_hot_rows(1000, **rows) == 0
+    assert count_hot_rows(10**9, **rows) == 400
+
+
+MODEL = {"name": "graphsage", "fanouts": [3, 2]}
+REFUSED = [
+    ("mqgnn", MODEL, "local", {"prefer": 2}, "prefer draws neighbours whose rows need not travel"),
+    ("mqgnn", {**MODEL, "sampler": "labor"}, "remote", {"prefer": 2}, "a form of the uniform sampler"),
+    ("mqgnn", {**MODEL, "replace": True}, "remote", {"prefer": 2}, "a form of the uniform sampler"),
+    ("mqgnn", {**MODEL, "name": "gat"}, "remote", {"prefer": 2}, "which gat does not take"),
+    ("megagraph", {"name": "graphormer"}, "local", {"reuse": 2}, "it is for kind mqgnn"),
+]
+
+
+@pytest.mark.parametrize(("kind", "model", "features", "cache", "said"), REFUSED)
+def test_a_cache_that_cannot_be_is_refused_where_it_stands(kind, model, features, cache, said):
+    training = {"features": features, "cache": cache}
+    document = {"name": "refused", "kind": kind, "dataset": {"name": "karate"}, "model": model, "training": training}
+    with pytest.raises(SpecInvalidError) as caught:
+        parse_spec(document)
+    (fault,) = caught.value.details["faults"]
+    assert fault["pointer"] == "/training/cache"
+    assert said in f"{fault['detail']}; {fault['fix']}"
+    with pytest.raises(ValidationError, match=f"training.cache: .*{said}"):
+        TrainSpec(kind=kind, dataset={"name": "karate"}, model=model, training=training)
+
+
+def test_a_model_of_another_kind_is_refused_as_such():
+    training = {"features": "remote", "cache": {"prefer": 2}}
+    document = {"name": "a", "kind": "mqgnn", "dataset": {"name": "karate"}, "model": {"name": "gt"}}
+    with pytest.raises(SpecInvalidError) as caught:
+        parse_spec({**document, "training": training})
+    assert [fault["pointer"] for fault in caught.value.details["faults"]] == ["/model/name"]
+
+
+def test_rows_do_not_lie_on_ranks_that_may_die_alone():
+    training = {"features": "remote", "sync": "racom"}
+    document = {"name": "a", "kind": "mqgnn", "dataset": {"name": "karate"}, "model": MODEL, "training": training}
+    with pytest.raises(SpecInvalidError) as caught:
+        parse_spec(document)
+    assert [fault["pointer"] for fault in caught.value.details["faults"]] == ["/training/features"]
+    with pytest.raises(ValidationError, match=r"training.features: rows lie on all ranks.*choose ddp or local_sgd"):
+        TrainSpec(kind="mqgnn", dataset={"name": "karate"}, model=MODEL, training=training)
+    TrainSpec(kind="mqgnn", dataset={"name": "karate"}, model=MODEL, training={**training, "sync": "local_sgd"})
+
+
+def test_a_cache_of_kinds_that_have_none_may_be_switched_off():
+    TrainSpec(kind="megagraph", dataset={"name": "karate"}, model={"name": "gt"}, training={"cache": "off"})
+    TrainSpec(
+        kind="mqgnn", dataset={"name": "karate"}, model=MODEL, training={"features": "remote", "cache": {"prefer": 9}}
+    )
 
 
 def path_and_star() -> Graph:

@@ -10,6 +10,7 @@ from workers.mqgnn.sampling.csc import Csc
 from workers.mqgnn.sampling.layers import LayerOptions, LayerSampler
 from workers.mqgnn.sampling.native_kernels import sampler_kernels
 from workers.mqgnn.sampling.neighbors import NeighborOptions, NeighborSampler
+from workers.mqgnn.sampling.preference import Preference
 from workers.mqgnn.sampling.subgraph import SampledSubgraph
 
 
@@ -21,11 +22,18 @@ class Sampler(Protocol):
 
 
 def build_sampler(
-    csc: Csc, *, name: SamplerName, fanouts: Sequence[int], replace: bool = False, relabel_last_hop: bool = True
+    csc: Csc,
+    *,
+    name: SamplerName,
+    fanouts: Sequence[int],
+    replace: bool = False,
+    relabel_last_hop: bool = True,
+    preference: Preference | None = None,
 ) -> Sampler:
     """The sampler called ``name``; ``fanouts`` are neighbours of a node, or (fastgcn, ladies) nodes of a hop.
 
     Without ``relabel_last_hop``, its nodes have no local numbers: ``SampledSubgraph.source_ids`` names them.
+    A ``preference`` is for uniform sampling without replacement.
     """
     assert name in get_args(SamplerName)
     kernels = sampler_kernels()
@@ -36,4 +44,4 @@ def build_sampler(
         )
         return LayerSampler(csc, sizes=fanouts, options=options, kernels=kernels)
     neighbors = NeighborOptions(rule=rule, with_replacement=replace, relabel_last_hop=relabel_last_hop)
-    return NeighborSampler(csc, fanouts=fanouts, options=neighbors, kernels=kernels)
+    return NeighborSampler(csc, fanouts=fanouts, options=neighbors, preference=preference, kernels=kernels)

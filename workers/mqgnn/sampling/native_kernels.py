@@ -17,6 +17,7 @@ _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "count": (_POINTER, _INT, _POINTER, _INT, _INT),
     "draw": (_POINTER,),
+    "draw_preferring": (_POINTER,),
     "relabel": (_POINTER, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER),
     "find_columns": (_POINTER, _INT, _POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER),
     "keep": (_POINTER, _INT, _POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER),
@@ -52,6 +53,26 @@ class _Draw(ctypes.Structure):
         ("taken", _POINTER),
         ("offsets", _POINTER),
         ("positions", _POINTER),
+    ]
+
+
+class _PreferringDraw(ctypes.Structure):
+    """Mirrors ``PreferringDraw`` of ``csrc/sampling/preference.h``, field by field."""
+
+    _fields_ = [
+        ("nodes", _POINTER),
+        ("num_nodes", _INT),
+        ("stream", ctypes.c_uint64),
+        ("indptr", _POINTER),
+        ("indices", _POINTER),
+        ("preferred", _POINTER),
+        ("factor", ctypes.c_double),
+        ("fanout", _INT),
+        ("places", _POINTER),
+        ("taken", _POINTER),
+        ("offsets", _POINTER),
+        ("positions", _POINTER),
+        ("weights", _POINTER),
     ]
 
 
@@ -117,6 +138,27 @@ class NativeKernels:
             _at(positions),
         )
         return self._functions["draw", nodes.dtype](ctypes.addressof(call))
+
+    def draw_preferring(
+        self,
+        nodes: np.ndarray,
+        stream: np.uint64,
+        indptr: np.ndarray,
+        indices: np.ndarray,
+        preferred: np.ndarray,
+        factor: float,
+        fanout: int,
+        places: np.ndarray,
+        taken: np.ndarray,
+        offsets: np.ndarray,
+        positions: np.ndarray,
+        weights: np.ndarray,
+    ) -> int:
+        """See ``numba_kernels.draw_preferring``."""
+        scratch, out = (_at(places), _at(taken)), (_at(offsets), _at(positions), _at(weights))
+        arrays = (_at(indptr), _at(indices), _at(preferred))
+        call = _PreferringDraw(_at(nodes), len(nodes), int(stream), *arrays, factor, fanout, *scratch, *out)
+        return self._functions["draw_preferring", nodes.dtype](ctypes.addressof(call))
 
     def relabel(
         self,

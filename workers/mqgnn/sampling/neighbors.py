@@ -6,6 +6,7 @@ A node is expanded at the hop after the one that met it first, with the fanout o
     uniform    all neighbours alike (Hamilton et al., NeurIPS 2017, section 3.1), by Floyd's selection
     weighted   without replacement in proportion to edge weights: the first of an exponential race (Efraimidis &
                Spirakis, 2006); with replacement by running sums. An edge of weight 0 is never drawn
+    uniform, with a ``Preference``: some sources more often, and edge weights that make up for it (``preference``)
     labor      LABOR-0 (Balin & Çatalyürek, NeurIPS 2023, section 3.2): one random number per source, for all targets;
                ``fanout`` edges of a target in expectation, as many as neighbour sampling, from fewer sources
 
@@ -29,6 +30,7 @@ from workers.mqgnn.sampling import numba_kernels
 from workers.mqgnn.sampling.csc import Csc
 from workers.mqgnn.sampling.disjoint import TreeNumbering
 from workers.mqgnn.sampling.memory import NO_TIMES, RULES, EdgeChooser, Kernels, Numbering, Streams
+from workers.mqgnn.sampling.preference import Preference, PreferringChooser
 from workers.mqgnn.sampling.subgraph import SampledSubgraph
 
 ALL_NEIGHBORS = -1
@@ -63,11 +65,15 @@ class NeighborSampler:
         *,
         fanouts: Sequence[int],
         options: NeighborOptions = UNIFORM_NEIGHBORS,
+        preference: Preference | None = None,
         kernels: Kernels = numba_kernels,
     ) -> None:
         assert options.rule != "weighted" or csc.weights is not None, "weighted sampling needs edge weights"
         assert options.rule != "labor" or not options.with_replacement, "LABOR draws without replacement"
+        is_plain = options.rule == "uniform" and not (options.with_replacement or options.disjoint)
+        assert preference is None or is_plain, "preference is for plain uniform sampling"
         self._fanouts, self._options, self._csc = tuple(fanouts), options, csc
+        self._preferring = preference and PreferringChooser(csc, preference=preference, kernels=kernels)
         self._chooser = EdgeChooser(
             csc, rule=RULES[options.rule], with_replacement=options.with_replacement, kernels=kernels
         )
@@ -85,9 +91,13 @@ class NeighborSampler:
         streams, indices = self._streams(seeds, key=key, times=times), self._csc.indices
         self._numbering.begin(seeds)
         nodes, trees = [seeds.astype(indices.dtype)], [self._numbering.trees]
-        offsets, positions, local = [], [], []
+        offsets, positions, local, weights = [], [], [], []
         for hop, fanout in enumerate(self._fanouts, 1):
-            begins, chosen = self._chooser.choose(nodes[-1], fanout=fanout, streams=streams, trees=trees[-1])
+            if self._preferring is None:
+                begins, chosen = self._chooser.choose(nodes[-1], fanout=fanout, streams=streams, trees=trees[-1])
+            else:
+                begins, chosen, counts = self._preferring.choose(nodes[-1], fanout=fanout, stream=streams.keys[0])
+                weights.append(counts)
             offsets.append(begins)
             positions.append(chosen)
             if hop < len(self._fanouts) or self._options.relabel_last_hop:
@@ -105,6 +115,7 @@ class NeighborSampler:
             num_nodes_per_hop=(*map(len, nodes), *[0] * (not self._options.relabel_last_hop)),
             num_edges_per_hop=tuple(map(len, positions)),
             edge_ids=self._csc.edge_numbers(edges) if self._options.edge_ids else None,
+            edge_weights=np.concatenate(weights) if weights else None,
             trees=np.concatenate(trees) if self._options.disjoint else None,
             source_ids=None if self._options.relabel_last_hop else indices[edges],
         )

@@ -23,7 +23,7 @@ from workers.mqgnn.counter_rng import GOLDEN, draw_below, mix64
 UNIFORM, WEIGHTED, LABOR = 0, 1, 2  # rules of choosing among a node's neighbours
 DUPLICATE, OUT_OF_RANGE = 1, 2  # faults of a seed
 
-_ONE = np.uint64(1)
+_ONE, _TWO = np.uint64(1), np.uint64(2)
 _WORD_BITS, _IN_WORD = np.uint64(6), np.uint64(63)
 _TOP_HALF = np.uint64(32)
 _BITS_OF_SHARE = np.uint64(11)
@@ -140,6 +140,57 @@ def _draw_labor(stream, start, size, indices, fanout, filtered, eligible, positi
         if (mix64(stream ^ np.uint64(indices[start + place])) >> _TOP_HALF) * np.uint64(size) < bound:
             positions[total] = i
             total += 1
+    return total
+
+
+@njit(nogil=True, cache=True)
+def draw_preferring(
+    nodes, stream, indptr, indices, preferred, factor, fanout, places, taken, offsets, positions, weights
+):
+    """Choose in-edges of every node, those from ``preferred`` sources ``factor`` times as likely. Returns how many.
+
+    Of a node with more than ``fanout`` edges, h from preferred sources and c from others, e = fanout · c / (factor · h
+    + c) of the latter are drawn in expectation, but at least fanout − h: ⌊e⌋ or one more, all alike, and for the rest
+    preferred ones, all alike. Out: ``weights`` float32 [edges], one over the chance of an edge to be drawn: c / e or
+    h / (fanout − e). Scratch as in ``draw``: ``places`` int64, as long as the largest degree.
+    """
+    offsets[0] = 0
+    total = 0
+    for row in range(len(nodes)):
+        start, size = indptr[nodes[row]], indptr[nodes[row] + 1] - indptr[nodes[row]]
+        if fanout < 0 or size <= fanout:
+            for i in range(size):
+                positions[total + i] = start + i
+                weights[total + i] = 1.0
+            total += size
+            offsets[row + 1] = total
+            continue
+        num_hot, num_cold = 0, 0
+        for i in range(size):
+            if preferred[indices[start + i]]:
+                places[num_hot] = i
+                num_hot += 1
+            else:
+                num_cold += 1
+                places[size - num_cold] = i
+        expected = np.float64(fanout * num_cold) / (factor * np.float64(num_hot) + np.float64(num_cold))
+        expected = max(expected, np.float64(fanout - num_hot))
+        key = mix64(stream ^ np.uint64(nodes[row]))
+        from_cold = np.int64(expected)
+        share = np.float64(mix64(key + GOLDEN) >> _BITS_OF_SHARE) * _SHARE_UNIT
+        if share < expected - np.float64(from_cold):
+            from_cold += 1
+        from_hot = fanout - from_cold
+        _draw_distinct(mix64(key ^ _ONE), num_hot, taken, positions[total : total + from_hot])
+        _draw_distinct(mix64(key ^ _TWO), num_cold, taken, positions[total + from_hot : total + fanout])
+        for i in range(total, total + from_hot):
+            positions[i] = start + places[positions[i]]
+            weights[i] = np.float64(num_hot) / (np.float64(fanout) - expected)
+        for i in range(total + from_hot, total + fanout):
+            positions[i] = start + places[size - 1 - positions[i]]
+            weights[i] = np.float64(num_cold) / expected
+        total += fanout
+        offsets[row + 1] = total
     return total
 
 

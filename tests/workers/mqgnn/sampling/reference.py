@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from workers.mqgnn.sampling.csc import Csc
 from workers.mqgnn.sampling.hetero import EdgeType
 from workers.mqgnn.sampling.layers import LayerOptions
 from workers.mqgnn.sampling.neighbors import UNIFORM_NEIGHBORS, NeighborOptions
+from workers.mqgnn.sampling.preference import Preference
 from workers.mqgnn.sampling.subgraph import SampledSubgraph
 
 _MASK = 2**64 - 1
@@ -158,6 +159,50 @@ def reference_sample(
         grown.num_nodes.append(len(grown.nodes) - first)
         grown.num_edges.append(len(grown.positions) - before)
     return _finish(csc, grown, options.edge_ids, trees=options.disjoint)
+
+
+def prefer(csc: Csc, node: int, *, fanout: int, stream: int, preference: Preference) -> dict[int, float]:
+    """Positions of the edges chosen for ``node`` by a preference, with one over the chance of each to be chosen."""
+    row = Row(csc, node, places=[*range(int(csc.indptr[node + 1] - csc.indptr[node]))])
+    if fanout < 0 or len(row.places) <= fanout:
+        return dict.fromkeys(map(row.position, row.places), 1.0)
+    is_hot = {place: bool(preference.preferred[csc.indices[row.position(place)]]) for place in row.places}
+    hot, cold = ([place for place in row.places if is_hot[place] == kind] for kind in (True, False))
+    expected = max(fanout * len(cold) / (preference.factor * len(hot) + len(cold)), fanout - len(hot))
+    key = mix(stream ^ node)
+    from_cold = int(expected) + ((number(key, 0) >> 11) * 2.0**-53 < expected - int(expected))
+    chosen = {}
+    for places, count, mean, key_of_kind in [
+        (hot, fanout - from_cold, fanout - expected, mix(key ^ 1)),
+        (cold, from_cold, expected, mix(key ^ 2)),
+    ]:
+        picks: list[int] = []
+        for i in range(count):
+            upper = len(places) - count + i
+            pick = below(key_of_kind, i, upper + 1)
+            picks.append(upper if pick in picks else pick)
+        chosen |= {row.position(places[pick]): len(places) / mean for pick in picks}
+    return chosen
+
+
+def reference_preferring(
+    csc: Csc, seeds: Sequence[int], *, fanouts: Sequence[int], key: int, preference: Preference
+) -> SampledSubgraph:
+    """What ``NeighborSampler.sample`` must return with a preference, edge weights up to rounding."""
+    grown, weights, first = Growth([(0, int(seed)) for seed in seeds]), [], 0
+    grown.num_nodes.append(len(grown.nodes))
+    for fanout in fanouts:
+        frontier, first, before = grown.nodes[first:], len(grown.nodes), len(grown.positions)
+        for _, node in frontier:
+            chosen = prefer(csc, node, fanout=fanout, stream=int(key), preference=preference)
+            for position, weight in chosen.items():
+                grown.indices.append(grown.local((0, int(csc.indices[position]))))
+                grown.positions.append(position)
+                weights.append(weight)
+            grown.indptr.append(len(grown.indices))
+        grown.num_nodes.append(len(grown.nodes) - first)
+        grown.num_edges.append(len(grown.positions) - before)
+    return replace(_finish(csc, grown, False, weights=weights), nested=True)
 
 
 def _finish(

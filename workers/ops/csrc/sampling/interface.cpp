@@ -10,6 +10,7 @@
 
 #include "draw.h"
 #include "numbering.h"
+#include "preference.h"
 
 using namespace graphmill::sampling;
 
@@ -31,6 +32,9 @@ GRAPHMILL_EXPORT int64_t graphmill_enter(const int64_t* nodes, int64_t num_nodes
         return count_edges(nodes, num_nodes, indptr, fanout, with_replacement);                                       \
     }                                                                                                                 \
     GRAPHMILL_EXPORT int64_t graphmill_draw_##suffix(const Draw<I>* draw) { return draw_edges(*draw); }               \
+    GRAPHMILL_EXPORT int64_t graphmill_draw_preferring_##suffix(const PreferringDraw<I>* draw) {                      \
+        return draw_preferring(*draw);                                                                                \
+    }                                                                                                                 \
     GRAPHMILL_EXPORT int64_t graphmill_relabel_##suffix(const I* positions, int64_t num_edges, const I* indices,      \
                                                         int64_t* table, int64_t generation, int64_t num_known,        \
                                                         int32_t* local, I* fresh) {                                   \
