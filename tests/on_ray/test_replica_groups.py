@@ -30,6 +30,7 @@ def test_a_killed_replica_comes_back_while_the_others_train_on(cluster: LiveClus
     assert f"(pid {killed} on " in lost(cluster, job_id)["text"]
     assert "the others go on, and it comes back" in lost(cluster, job_id)["text"]
     assert cluster.store.get_job(job_id).state is JobState.RUNNING
+    assert kept in cluster.rank_pids()
 
     job = cluster.wait_for(job_id, JobState.FINISHED)
     assert job.restarts == 0
@@ -39,7 +40,7 @@ def test_a_killed_replica_comes_back_while_the_others_train_on(cluster: LiveClus
     assert {point.value for point in survivor} == {1.0, 2.0}, "the other waited, or was not seen alone"
     steps = [point.step for point in survivor]
     assert steps == sorted(set(steps)), "the survivor was started anew"
-    assert kept not in cluster.rank_pids()
+    assert max(point.step for point in points) == steps[-1]
     cluster.wait_until_clean(timeout_s=30)
 
 
