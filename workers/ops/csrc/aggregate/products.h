@@ -145,7 +145,8 @@ bool product(const Product& call) {
     int64_t chunks = (call.num_rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS;
     int64_t scratch = call.gate.data ? PRODUCT_ROWS * call.num_inner * int64_t(sizeof(T)) : 0;
     return in_parallel(chunks * call.num_batches, call.num_threads, scratch, [&](int64_t unit, void* memory) {
-        int64_t batch = unit / chunks, first = unit % chunks * PRODUCT_ROWS;
+        // One row of all batches lies together.
+        int64_t batch = unit % call.num_batches, first = unit / call.num_batches * PRODUCT_ROWS;
         int64_t count = call.num_rows - first < PRODUCT_ROWS ? call.num_rows - first : PRODUCT_ROWS;
         const T* rows[PRODUCT_ROWS + TILE_ROWS];
         for (int64_t m = 0; m < count; ++m) {
