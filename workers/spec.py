@@ -23,6 +23,7 @@ __all__ = [
     "DatasetSpec",
     "GraphormerSpec",
     "Kind",
+    "LinkSpec",
     "LossName",
     "MetricName",
     "ModelSpec",
@@ -59,12 +60,32 @@ NAMED_DATASETS: dict[str, str] = {
 }
 
 
+class LinkSpec(Frozen):
+    """Links to be predicted in the place of labels: which edges are hidden, and what false ones they are told from."""
+
+    num_val: float = Field(default=0.05, ge=0, lt=1, description="share of the links")
+    num_test: float = Field(default=0.1, ge=0, lt=1, description="share of the links")
+    neg_sampling_ratio: int = Field(default=1, ge=1, le=1000, description="false links of each one in training")
+    eval_negatives: int = Field(default=100, ge=1, le=10_000, description="false links that each one is ranked among")
+    embedding_size: int = Field(default=64, ge=1, le=8192, description="numbers that a model gives each node")
+    seed: int = Field(default=0, ge=0, lt=2**31, description="of the split, and of the false links in evaluation")
+
+    @model_validator(mode="after")
+    def _leaves_some(self) -> "LinkSpec":
+        if self.num_val + self.num_test >= 1:
+            raise ValueError(
+                f"num_val {self.num_val} and num_test {self.num_test} leave no link to train on; choose smaller shares"
+            )
+        return self
+
+
 class DatasetSpec(Frozen):
     """A data set by ``name``, or the user's own files by ``path`` (edges.csv, nodes.csv; many graphs: graphs.csv)."""
 
     name: str | None = None
     path: str | None = Field(default=None, max_length=4096)  # as long as Linux takes one
     split: int = Field(default=0, ge=0, le=9, description="which of several shipped splits")
+    links: LinkSpec | None = Field(default=None, description="predict links, not labels")
 
     @model_validator(mode="after")
     def _one_source(self) -> "DatasetSpec":
@@ -75,7 +96,19 @@ class DatasetSpec(Frozen):
 
 LossName = Literal["cross_entropy", "binary_cross_entropy", "l1", "mse", "huber"]
 AttentionKernelName = Literal["auto", "native", "plain", "triton", "flex"]
-MetricName = Literal["accuracy", "macro_f1", "roc_auc", "average_precision", "mae", "rmse"]
+MetricName = Literal[
+    "accuracy",
+    "macro_f1",
+    "roc_auc",
+    "average_precision",
+    "mae",
+    "rmse",
+    "mrr",
+    "hits_at_1",
+    "hits_at_3",
+    "hits_at_10",
+    "hits_at_50",
+]
 
 
 class ScheduleSpec(Frozen):
@@ -241,6 +274,23 @@ class TrainSpec(Frozen):
             raise ValueError(f"training.features: {reason}")
         if reason := refuse_cache(self.training.cache, self.training.features, kind=self.kind, model=self.model):
             raise ValueError(f"training.cache: {reason}")
+        return self
+
+    @model_validator(mode="after")
+    def _tables_in_step(self) -> "TrainSpec":
+        if getattr(self.model, "node_embedding_size", 0) and self.training.sync.name != "ddp":
+            raise ValueError(
+                f"model.node_embedding_size is learned in steps of all replicas; found training.sync"
+                f" {self.training.sync.name!r}: leave sync out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _links_of_kind(self) -> "TrainSpec":
+        if self.dataset.links is not None and self.kind != "mqgnn":
+            raise ValueError(
+                "dataset.links is for kind mqgnn: graph transformers predict nodes and graphs; leave it out"
+            )
         return self
 
     @model_validator(mode="after")

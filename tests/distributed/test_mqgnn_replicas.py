@@ -48,6 +48,18 @@ def test_replicas_equal_one_process_over_the_same_global_batches(pool, model, dr
             torch.testing.assert_close(found[name], weights[name], **EXACT)
 
 
+def test_rows_learned_for_each_node_equal_those_of_one_process(pool):
+    settings = Settings(fanouts=(3, 3), dropout=0.5, node_embedding_size=5)
+    weights, losses = train_by_hand(GRAPH, settings)
+    assert weights["node_table.weight"].shape == (300, 5)
+    found = pool.run(train_replica, settings, world_size=3)
+    for replica, replica_losses in found:
+        assert replica_losses == pytest.approx(losses, rel=0, abs=1e-9)
+        for name in weights:
+            torch.testing.assert_close(replica[name], weights[name], rtol=0, atol=1e-7)  # Adam divides small by small
+    assert torch.equal(found[0][0]["node_table.weight"], found[2][0]["node_table.weight"])
+
+
 @pytest.mark.parametrize("model", ["graphsage", "gcn"])
 def test_replicas_end_with_the_same_weights_bit_for_bit(pool, model):
     settings = Settings(model=model, fanouts=(3, 2), dropout=0.5, dtype=torch.float32, pipelined=True)

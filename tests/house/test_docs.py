@@ -21,7 +21,7 @@ from service.spec import JobSpec, JobState, LimitsSpec, ResourcesSpec
 from service.states import LEGAL_MOVES
 from service.validation import parse_spec
 from workers.model_specs.needs import Needs
-from workers.spec import NAMED_DATASETS, SPEC_OF_MODEL, DatasetSpec, ScheduleSpec, TrainingSpec
+from workers.spec import NAMED_DATASETS, SPEC_OF_MODEL, DatasetSpec, LinkSpec, ScheduleSpec, TrainingSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -42,6 +42,7 @@ def fields(*models: type[BaseModel]) -> list[str]:
         ResourcesSpec,
         LimitsSpec,
         DatasetSpec,
+        LinkSpec,
         *SPEC_OF_MODEL.values(),
         Needs,
         TrainingSpec,

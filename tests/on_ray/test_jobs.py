@@ -71,6 +71,20 @@ def test_replicas_deal_out_their_features_and_use_samples_again(cluster: LiveClu
     cluster.wait_until_clean(timeout_s=30)
 
 
+def test_links_and_rows_for_each_node_are_learned_by_two_replicas(cluster: LiveCluster) -> None:
+    dataset = {"name": "karate", "links": {"num_val": 0.1, "num_test": 0.2, "eval_negatives": 10}}
+    model = {"name": "graphsage", "hidden_size": 16, "fanouts": [5, 5], "node_embedding_size": 4}
+    job_id = cluster.submit(sampled(dataset=dataset, model=model))
+    result = finish(cluster, job_id)
+    assert 0 < result["test_mrr"] <= 1
+    assert 0 <= result["test_hits_at_10"] <= 1
+    plan = cluster.store.get_plan(job_id)
+    assert plan is not None
+    assert plan.predicted is not None
+    assert max(result["peak_memory_bytes"].values()) <= max(plan.predicted.memory_bytes)
+    cluster.wait_until_clean(timeout_s=30)
+
+
 def test_edges_and_sums_of_one_graph_are_priced_and_shared_out_over_two_ranks(cluster: LiveCluster) -> None:
     model = {"name": "sgformer", "num_layers": 2, "hidden_size": 16}
     job_id = cluster.submit(transformer(model=model))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from planner.frozen import Frozen
 from workers.data.graph import GraphDataset
+from workers.data.links import hide_links
 from workers.data.paths import DataPaths
 from workers.data.readers.builtin import read_digits_knn, read_karate
 from workers.data.readers.molecules import read_molecules
@@ -54,8 +55,14 @@ class DatasetInfo(Frozen):
 def load_dataset(spec: DatasetSpec, *, paths: DataPaths) -> GraphDataset:
     """Open the data set of ``spec``, preparing it first if nobody has (others who ask meanwhile wait for it).
 
-    Raises ``DatasetNotFoundError`` (unknown name, files not there) or ``DatasetInvalidError`` (files or split faulty).
+    Where links are asked for, they are hidden by each process for itself, in a copy of the edges. Raises
+    ``DatasetNotFoundError`` (unknown name, files not there) or ``DatasetInvalidError`` (files or split faulty).
     """
+    dataset = _load_whole(spec, paths=paths)
+    return dataset if spec.links is None else hide_links(dataset, spec.links)
+
+
+def _load_whole(spec: DatasetSpec, *, paths: DataPaths) -> GraphDataset:
     if spec.path is not None:
         return _load_own(Path(spec.path), split=spec.split, paths=paths)
     assert spec.name is not None, "DatasetSpec has a name or a path"

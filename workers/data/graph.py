@@ -13,8 +13,8 @@ TRAIN, VALIDATION, TEST, NO_SPLIT = 0, 1, 2, -1
 SPLIT_NAMES = ("train", "val", "test")  # by part
 NO_LABEL = -1
 
-# What is known of a node or graph: one class, several yes-or-no labels, or numbers.
-Task = Literal["classes", "multilabel", "regression"]
+# What is known of a node or graph: one class, several yes-or-no labels, or numbers. Or the links between nodes.
+Task = Literal["classes", "multilabel", "regression", "links"]
 # What has labels, and parts of the split: every node, or every graph as a whole.
 Level = Literal["node", "graph"]
 
@@ -80,6 +80,18 @@ class Graph:
 
 
 @dataclass(frozen=True, eq=False)
+class Links:
+    """The links of a graph, to be told from false ones, which lead to another target (``workers.data.links``)."""
+
+    sources: np.ndarray  # int64 [L]
+    targets: np.ndarray  # int64 [L]
+    split: np.ndarray  # int8 [L]: TRAIN, VALIDATION or TEST
+    num_negatives: int  # false targets of each link in training
+    num_eval_negatives: int  # and where links are scored
+    seed: int  # names those
+
+
+@dataclass(frozen=True, eq=False)
 class GraphDataset:
     """One or many graphs over the same features and classes. Equal ``fingerprint`` means equal content.
 
@@ -100,6 +112,7 @@ class GraphDataset:
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     best_accuracy: float | None = None
+    links: Links | None = None  # what is predicted where the task is links
 
     @property
     def num_nodes(self) -> int:
@@ -117,3 +130,10 @@ def has_label(y: np.ndarray) -> np.ndarray:
     if y.dtype.kind == "f":
         return ~np.isnan(y).all(axis=1)
     return y != NO_LABEL
+
+
+def rows_to_train(dataset: GraphDataset) -> np.ndarray:
+    """Numbers of the nodes, of the links, or of the graphs, that train."""
+    if dataset.links is not None:
+        return np.flatnonzero(dataset.links.split == TRAIN)
+    return np.flatnonzero(np.concatenate([graph.split for graph in dataset.graphs]) == TRAIN)

@@ -32,4 +32,5 @@ def predict(run: RankRun) -> dict[str, float]:
             board.add(outputs, y=batch.y, split=batch.split)
             if run.spec.task == "predict":
                 predictions.add(outputs, ids=batch.ids, y=batch.y, split=batch.split)
-        return report_use(run, board=board, predictions=predictions, axis=parallel.world, memory=memory)
+        scores = board.scores(parallel.world)
+        return report_use(run, scores=scores, predictions=predictions, axis=parallel.world, memory=memory)

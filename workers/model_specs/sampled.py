@@ -20,6 +20,7 @@ SamplerName = Literal[
     "ladies+f+d",
 ]
 Direction = Literal["in", "out"]
+SampledPooling = Literal["mean", "sum"]
 
 
 # Models that take no weighted sums over neighbours, as layer-wise samplers need them: softmax, extremes, deviations.
@@ -36,6 +37,8 @@ class SampledFields(Frozen):
     sampler: SamplerName = "uniform"
     replace: bool = Field(default=False, description="neighbours may be drawn twice")
     direction: Direction = Field(default="in", description="of the edges along which a node hears from others")
+    pooling: SampledPooling = Field(default="mean", description="of nodes, where graphs are predicted")
+    node_embedding_size: int = Field(default=0, ge=0, le=8192, description="numbers learned for each node")
 
     @model_validator(mode="after")
     def _only_uniform_replaces(self) -> "SampledFields":

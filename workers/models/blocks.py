@@ -119,6 +119,43 @@ class Block:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class SampledEdges:
+    """The edges of a sampled subgraph, from which the block of each layer is cut (``workers.mqgnn.minibatch``)."""
+
+    node_ids: Tensor  # [n] numbers in the graph
+    degrees: Tensor  # [n] in-degrees in the graph
+    indptr: Tensor  # int32 [nodes before the last hop + 1]
+    indices: Tensor  # int32 [e]
+    num_nodes_per_hop: Sequence[int]
+    num_edges_per_hop: Sequence[int]
+    edge_weights: Tensor | None = None  # float32 [e]
+    source_ids: Tensor | None = None  # [e], where the last hop's nodes have no numbers of their own
+    nested: bool = True
+
+    @property
+    def num_layers(self) -> int:
+        """One per hop."""
+        return len(self.num_edges_per_hop)
+
+    def num_nodes(self, hop: int) -> int:
+        """Nodes up to ``hop``; the seeds are hop 0."""
+        return sum(self.num_nodes_per_hop[: hop + 1])
+
+    def block(self, hop: int, *, in_place: InPlace | None = None) -> Block:
+        """The edges into the nodes up to ``hop``; where features are in place, sources are numbers of the graph."""
+        rows, edges = block_of(self.num_nodes_per_hop, self.num_edges_per_hop, hop=hop, nested=self.nested)
+        assert in_place is None or self.source_ids is not None
+        return Block(
+            indptr=self.indptr[rows],
+            indices=self.indices[edges] if in_place is None else self.source_ids[edges],
+            degrees=self.degrees[: self.num_nodes(hop + 1)] if in_place is None else in_place.degrees,
+            edge_weights=None if self.edge_weights is None else self.edge_weights[edges],
+            in_place=in_place,
+            own_rows=None if in_place is None else self.node_ids[: self.num_nodes(hop)],
+        )
+
+
 def block_of(
     num_nodes_per_hop: Sequence[int], num_edges_per_hop: Sequence[int], *, hop: int, nested: bool
 ) -> tuple[slice, slice]:

@@ -13,8 +13,6 @@ up to all neighbours. A layer's aggregation is then in expectation that of the w
 all neighbours the outputs are exactly those of ``model(x, edge_index)`` there.
 """
 
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, Literal
 
 import torch
@@ -25,8 +23,9 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from workers.model_specs.sampled import SampledFields
 from workers.models.appnp import APPNPNet, predict_rows, spread
-from workers.models.blocks import Block, InPlace, block_of
+from workers.models.blocks import Block, InPlace, SampledEdges
 from workers.models.convolutions import convolve, reads_in_place, width_of
+from workers.models.node_table import NodeTable
 from workers.ops.counter_dropout import drop
 from workers.ops.native_aggregation import is_native
 from workers.ops.neighbours import SparseRows
@@ -67,11 +66,14 @@ class ARMA(_Stack):
 
 
 def build_sampled_gnn(spec: SampledFields, *, num_features: int, num_classes: int) -> nn.Module:
-    """The model that ``spec`` names, one layer per fanout; ReLU and dropout between layers."""
+    """The model that ``spec`` names, one layer per fanout; ReLU and dropout between layers.
+
+    Where rows are learned for each node, ``x`` of the module has them beside the features (its ``node_table``).
+    """
     kind, options = _CLASSES[spec.name]
     options = {name: getattr(spec, value) if isinstance(value, str) else value for name, value in options.items()}
     model = kind(
-        in_channels=num_features,
+        in_channels=num_features + spec.node_embedding_size,
         hidden_channels=spec.hidden_size,
         num_layers=spec.num_layers,
         out_channels=num_classes,
@@ -81,6 +83,8 @@ def build_sampled_gnn(spec: SampledFields, *, num_features: int, num_classes: in
     for convolution in getattr(model, "convs", ()):
         if isinstance(convolution, MessagePassing) and hasattr(convolution, "heads"):
             convolution.dropout = 0.0  # rows are dropped, by counters; weights of attention are not
+    if spec.node_embedding_size:
+        model.node_table = NodeTable(spec.node_embedding_size)
     return model
 
 
@@ -143,51 +147,24 @@ def edge_bytes_of(model: nn.Module, layer: int, *, dtype: torch.dtype) -> int:
     return numbers * convolution.heads * dtype.itemsize
 
 
-def forward_blocks(
-    model: nn.Module,
-    x: Tensor | InPlace,
-    *,
-    node_ids: Tensor,
-    degrees: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    num_nodes_per_hop: Sequence[int],
-    num_edges_per_hop: Sequence[int],
-    edge_weights: Tensor | None = None,
-    source_ids: Tensor | None = None,
-    nested: bool = True,
-    draw: int = 0,
-) -> Tensor:
+def forward_blocks(model: nn.Module, x: Tensor | InPlace, edges: SampledEdges, *, draw: int = 0) -> Tensor:
     """Outputs [num_seeds, C] of ``model`` on a sampled subgraph with features ``x`` [n, F], or those of all nodes.
 
-    ``indptr`` [nodes before the last hop + 1] and ``indices`` [e] are the in-edges, nodes ordered by hop, seeds first
-    (``workers.mqgnn.sampling.subgraph``), with as many hops as the model has layers. ``degrees`` [n] are those in the
-    whole graph; ``edge_weights`` [e] come with samples by importance. With ``source_ids`` [e], numbers in the graph,
-    the nodes of the last hop have none of their own: ``x`` is in place, and ``indices`` end before that hop's edges.
+    ``edges`` have as many hops as the model has layers. Where they have ``source_ids``, ``x`` is in place.
 
-    In training the hidden state of a node is dropped by its number in the graph (``node_ids`` [n]), the layer and
-    ``draw``, at the rate of the model's own dropout: whoever computes the node in this draw drops the same of it.
+    In training the hidden state of a node is dropped by its number in the graph, the layer and ``draw``, at the rate of
+    the model's own dropout: whoever computes the node in this draw drops the same of it.
     """
-    if not num_nodes_per_hop[0]:
-        return degrees.new_zeros(0, model.out_channels, dtype=next(model.parameters()).dtype)
+    if not edges.num_nodes(0):
+        return edges.degrees.new_zeros(0, model.out_channels, dtype=next(model.parameters()).dtype)
     if isinstance(model, APPNPNet):
-        x = predict_rows(model, x, node_ids=node_ids, draw=draw)
-    nodes_up_to = [*accumulate(num_nodes_per_hop)]
+        x = predict_rows(model, x, node_ids=edges.node_ids, draw=draw)
     for layer, hop in enumerate(reversed(range(model.num_layers))):  # hop of the outermost targets
-        rows, edges = block_of(num_nodes_per_hop, num_edges_per_hop, hop=hop, nested=nested)
-        in_place = isinstance(x, InPlace)
-        assert not in_place or source_ids is not None
-        block = Block(
-            indptr=indptr[rows],
-            indices=source_ids[edges] if in_place else indices[edges],
-            degrees=x.degrees if in_place else degrees[: nodes_up_to[hop + 1]],
-            edge_weights=None if edge_weights is None else edge_weights[edges],
-            in_place=x if in_place else None,
-            own_rows=node_ids[: nodes_up_to[hop]] if in_place else None,
-        )
-        x = apply_layer(model, x.features if in_place else x, layer=layer, block=block)
+        in_place = x if isinstance(x, InPlace) else None
+        block = edges.block(hop, in_place=in_place)
+        x = apply_layer(model, in_place.features if in_place else x, layer=layer, block=block)
         if model.training and hop and not isinstance(model, APPNPNet):
-            x = drop(x, p=model.dropout.p, site=layer, node_ids=node_ids[: len(x)].long(), draw=draw)
+            x = drop(x, p=model.dropout.p, site=layer, node_ids=edges.node_ids[: len(x)].long(), draw=draw)
     return x
 
 

@@ -48,6 +48,7 @@ class Stream(IntEnum):
     SEED_ORDER = 0  # then seed, epoch
     SAMPLING = 1  # then seed, epoch, batch
     DROPOUT = 2  # then seed, epoch, batch
+    FALSE_LINKS = 3  # then seed, epoch, batch; seed alone where links are scored
 
 
 def stream_key(*parts: int) -> np.uint64:

@@ -88,12 +88,24 @@ class Evaluator:
         for nodes in self._chunks(model, layer=last):
             yield nodes, self._outputs(model, hidden, layer=last, nodes=nodes)
 
+    @torch.no_grad()
+    def all_outputs(self, model: nn.Module, *, width: int) -> Tensor:
+        """What ``model`` says of all nodes, [N, width], on every replica. Collective."""
+        everything = torch.empty(self._graph.num_nodes, width, dtype=self._dtype, device=self._device)
+        for nodes, outputs in self.outputs(model):
+            everything[nodes] = outputs
+        return self.share(everything)
+
     def _hidden(self, model: nn.Module, hidden: Tensor | None, *, layer: int) -> Tensor:
         """What ``layer`` makes of all nodes [N, F_out]: this replica's run, then everybody's."""
         width = width_after(model, layer)
         everything = torch.empty(self._graph.num_nodes, width, dtype=self._dtype, device=self._device)
         for nodes in self._chunks(model, layer=layer):
             everything[nodes] = self._outputs(model, hidden, layer=layer, nodes=nodes)
+        return self.share(everything)
+
+    def share(self, everything: Tensor) -> Tensor:
+        """``everything`` [N, F], of which each replica has filled its run, filled on all. Collective."""
         for owner, (begin, end) in enumerate(itertools.pairwise(self._bounds)):
             if begin < end:
                 self._axis.broadcast_in_place(everything[begin:end], source=owner)
@@ -101,14 +113,19 @@ class Evaluator:
 
     def _outputs(self, model: nn.Module, hidden: Tensor | None, *, layer: int, nodes: slice) -> Tensor:
         """What ``layer`` makes of ``nodes``: [len(nodes), F_out]."""
+        sources, block = self._block(nodes)
+        inputs = self._inputs(hidden, nodes=sources)
+        return apply_layer(model, inputs if layer else enter(model, inputs), layer=layer, block=block)
+
+    def _block(self, nodes: slice) -> tuple[np.ndarray, Block]:
+        """The numbers of all that ``nodes`` hear from, themselves first, and the edges between them."""
         subgraph = self._sampler.sample(np.arange(nodes.start, nodes.stop), key=0)
         block = Block(
             indptr=torch.from_numpy(subgraph.indptr).to(self._device),
             indices=torch.from_numpy(subgraph.indices).to(self._device),
             degrees=torch.from_numpy(self._graph.in_degrees(subgraph.node_ids)).to(self._device),
         )
-        inputs = self._inputs(hidden, nodes=subgraph.node_ids)
-        return apply_layer(model, inputs if layer else enter(model, inputs), layer=layer, block=block)
+        return subgraph.node_ids, block
 
     def _inputs(self, hidden: Tensor | None, *, nodes: np.ndarray) -> Tensor:
         """Rows [len(nodes), F_in] of the hidden matrix, or of the features before the first layer."""
@@ -118,10 +135,14 @@ class Evaluator:
 
     def _chunks(self, model: nn.Module, *, layer: int) -> Iterator[slice]:
         """This replica's nodes in runs whose rows and edges fit the chunk size; a single node always does."""
-        low, end = self._bounds[self._axis.index : self._axis.index + 2]
         width_in = model.in_channels if layer == 0 else width_after(model, layer - 1)
         row_bytes = max(width_in, width_after(model, layer)) * self._dtype.itemsize
-        edge_bytes = _EDGE_BYTES + edge_bytes_of(model, layer, dtype=self._dtype)
+        return self._runs(row_bytes=row_bytes, edge_bytes=edge_bytes_of(model, layer, dtype=self._dtype))
+
+    def _runs(self, *, row_bytes: int, edge_bytes: int) -> Iterator[slice]:
+        """The same for rows of ``row_bytes`` and edges of ``edge_bytes`` beside their sampling."""
+        low, end = self._bounds[self._axis.index : self._axis.index + 2]
+        edge_bytes += _EDGE_BYTES
         all_rows_fit = self._graph.num_nodes * row_bytes <= self._chunk_bytes
         limit = self._chunk_bytes // (edge_bytes if all_rows_fit else max(row_bytes, edge_bytes))
         while low < end:

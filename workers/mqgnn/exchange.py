@@ -57,6 +57,10 @@ class Exchange(Protocol):
         """What a checkpoint keeps, in JSON types; the same on all replicas after ``agree``."""
         return {}
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps beside, filled in place when it is loaded."""
+        return {}
+
     def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
         """Go on after ``step`` from the weights of a checkpoint, with what it kept."""
 

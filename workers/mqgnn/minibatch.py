@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from workers.data.graph import Graph
-from workers.models.blocks import InPlace
+from workers.models.blocks import InPlace, SampledEdges
 from workers.mqgnn.sampling.subgraph import SampledSubgraph
 from workers.mqgnn.seed_order import BatchTask
 
@@ -52,6 +52,21 @@ class MiniBatch:
     source_ids: Tensor | None = None  # [e] sources in the graph, where the last hop's nodes have no local numbers
     nested: bool = True  # see ``SampledSubgraph``
     copied: torch.cuda.Event | None = None
+
+    @property
+    def edges(self) -> SampledEdges:
+        """From which the block of each layer is cut."""
+        return SampledEdges(
+            node_ids=self.node_ids,
+            degrees=self.degrees,
+            indptr=self.indptr,
+            indices=self.indices,
+            num_nodes_per_hop=self.num_sampled_nodes_per_hop,
+            num_edges_per_hop=self.num_sampled_edges_per_hop,
+            edge_weights=self.edge_weights,
+            source_ids=self.source_ids,
+            nested=self.nested,
+        )
 
     @property
     def nbytes(self) -> int:

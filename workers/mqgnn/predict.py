@@ -1,13 +1,17 @@
 """The use of a trained sampled GNN: exact, layer by layer over the whole graph, shared by replicas (``evaluation``)."""
 
 import torch
+from torch import nn
 
-from workers.comm.axis import open_axis
+from workers.comm.axis import Axis, open_axis
 from workers.data.datasets import load_dataset
+from workers.data.graph import NO_LABEL, NO_SPLIT, GraphDataset
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.feature_shares import open_features
+from workers.mqgnn.goals import answers_of, scorer_of
 from workers.mqgnn.sampling.csc import along
-from workers.mqgnn.train import single_graph
+from workers.mqgnn.table_exchange import with_learned_features
+from workers.mqgnn.train import trained_graph
 from workers.training.export import load_exported
 from workers.training.finish import report_use
 from workers.training.memory import PeakMemory
@@ -26,21 +30,44 @@ def predict(run: RankRun) -> dict[str, float]:
     memory = PeakMemory(run.device)
     memory.start()
     dataset = load_dataset(run.spec.dataset, paths=run.data)
-    graph = along(single_graph(dataset), direction=run.spec.model.direction)
+    graph = along(trained_graph(dataset), direction=run.spec.model.direction)
     dtype = getattr(torch, run.spec.training.dtype)
     axis = open_axis((tuple(range(run.world_size)),), rank=run.rank)
     try:
         model = load_exported(run.model_from).to(run.device, dtype)
         objective = resolve_objective(run.spec.training, dataset)
-        board, predictions = Scoreboard.of(objective, device=run.device), Predictions(objective)
+        predictions = Predictions(objective)
+        score = _score_rows if dataset.links is None else _score_links
         with open_features(graph, plan=run.plan, axis=axis, device=run.device, address=run.address) as features:
-            evaluator = Evaluator(features.graph, axis=axis, device=run.device, dtype=dtype)
-            for nodes, outputs in evaluator.outputs(model):
-                y, split = (torch.from_numpy(array[nodes]).to(run.device) for array in (graph.y, graph.split))
-                board.add(outputs, y=y, split=split)
-                if run.spec.task == "predict":
-                    ids = torch.arange(nodes.start, nodes.stop, device=run.device)
-                    predictions.add(outputs, ids=ids, y=y, split=split)
-        return report_use(run, board=board, predictions=predictions, axis=axis, memory=memory)
+            graph = with_learned_features(features.graph, model)
+            evaluator = Evaluator(graph, axis=axis, device=run.device, dtype=dtype)
+            scores = score(run, model, dataset=dataset, evaluator=evaluator, predictions=predictions, axis=axis)
+        return report_use(run, scores=scores, predictions=predictions, axis=axis, memory=memory)
     finally:
         axis.close()
+
+
+def _score_rows(
+    run: RankRun, model: nn.Module, *, dataset: GraphDataset, evaluator: Evaluator, predictions: Predictions, axis: Axis
+) -> dict[str, float]:
+    """Scores of nodes or graphs, which are what is predicted."""
+    board = Scoreboard.of(predictions.objective, device=run.device)
+    for found in answers_of(model, dataset, evaluator=evaluator, axis=axis, pooling=run.spec.model.pooling):
+        board.add(found.outputs, y=found.y, split=found.split)
+        if run.spec.task == "predict":
+            predictions.add(found.outputs, ids=found.ids, y=found.y, split=found.split)
+    return board.scores(axis)
+
+
+def _score_links(
+    run: RankRun, model: nn.Module, *, dataset: GraphDataset, evaluator: Evaluator, predictions: Predictions, axis: Axis
+) -> dict[str, float]:
+    """Scores of links; what is predicted are embeddings of nodes, which lie in no part."""
+    objective = predictions.objective
+    scores = scorer_of(dataset, evaluator=evaluator, objective=objective, axis=axis)(model)
+    if run.spec.task == "predict":
+        for nodes, outputs in evaluator.outputs(model):
+            ids = torch.arange(nodes.start, nodes.stop, device=run.device)
+            nothing = torch.full_like(ids, NO_LABEL)
+            predictions.add(outputs, ids=ids, y=nothing, split=torch.full_like(ids, NO_SPLIT))
+    return scores

@@ -5,8 +5,9 @@ hand: ``prepared = prepare(sample(BatchTask(epoch=1, batch=0)))``.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from workers.data.features import DenseFeatures, SparseFeatures
 from workers.data.graph import Graph
 from workers.model_specs.sampled import SamplerName
 from workers.models.blocks import InPlace
+from workers.models.node_table import table_of
 from workers.models.sampled import Reading, reading_of
 from workers.mqgnn.counter_rng import Stream, stream_key
 from workers.mqgnn.graph_versions import ChangingGraph, NewestSampler
@@ -40,6 +42,16 @@ def stage_names(device: torch.device) -> tuple[str, ...]:
     return (SAMPLE, PREPARE, TRANSFER) if device.type == "cuda" else (SAMPLE, PREPARE)
 
 
+class SeedDraws(Protocol):
+    """Makes seeds of what an order names, where these are no nodes (``workers.mqgnn.link_batches``)."""
+
+    def sample(self, worker: "SampleWorker", task: BatchTask) -> SampledBatch:
+        """Have ``worker`` sample around the seeds of its part of ``task``."""
+
+    def prepare(self, worker: "PrepareWorker", sampled: Any) -> MiniBatch:
+        """The mini-batch of what ``sample`` gave, with what ``worker`` gathers."""
+
+
 def build_stages(
     graph: Graph | ChangingGraph,
     *,
@@ -54,12 +66,13 @@ def build_stages(
     reading: Reading = "gathered",
     subgraphs: SubgraphCache | None = None,
     preference: Preference | None = None,
+    draws: SeedDraws | None = None,
 ) -> tuple[Stage, ...]:
     """The stages that turn a ``BatchTask`` into the ``MiniBatch`` of ``rank`` on ``device``, in ``dtype``.
 
     ``subgraphs`` keeps what epochs share by the order's ``reuse``. Of a graph that changes, every mini-batch is one of
-    the version that was the newest when it was sampled.
-    ``reading`` is how the model's first layer meets the features (``workers.models.sampled.reading_of``).
+    the version that was the newest when it was sampled. ``draws`` make seeds of what ``order`` names, where these are
+    no nodes. ``reading`` is how the model's first layer meets the features (``workers.models.sampled.reading_of``).
     """
     graphs = graph if isinstance(graph, ChangingGraph) else ChangingGraph(graph)
     if subgraphs is not None:
@@ -75,12 +88,17 @@ def build_stages(
             preference=preference,
         )
 
-    def make_sample_worker() -> SampleWorker:
-        return SampleWorker(NewestSampler(graphs, build=build), order=order, rank=rank, subgraphs=subgraphs)
+    def make_sample_worker() -> Callable[[BatchTask], SampledBatch]:
+        worker = SampleWorker(NewestSampler(graphs, build=build), order=order, rank=rank, subgraphs=subgraphs)
+        return worker if draws is None else partial(draws.sample, worker)
+
+    def make_prepare_worker() -> Callable[[SampledBatch], MiniBatch]:
+        worker = PrepareWorker(dtype=dtype, is_in_place=reading != "gathered")
+        return worker if draws is None else partial(draws.prepare, worker)
 
     stages = {
         SAMPLE: Stage(SAMPLE, make_sample_worker, num_sampling_workers),
-        PREPARE: Stage(PREPARE, lambda: PrepareWorker(dtype=dtype, is_in_place=reading != "gathered")),
+        PREPARE: Stage(PREPARE, make_prepare_worker),
         TRANSFER: Stage(TRANSFER, lambda: TransferWorker(device)),
     }
     return tuple(stages[name] for name in stage_names(device))
@@ -89,9 +107,15 @@ def build_stages(
 def choose_reading(model: nn.Module, graph: Graph, *, device: torch.device, dtype: torch.dtype) -> Reading:
     """How the first layer of ``model`` is to meet the features of ``graph`` on ``device``.
 
-    In place on CPUs, where the features are held here, in the model's number type, and a kernel covers the layer.
+    In place on CPUs, where the features are held here, in the model's number type, a kernel covers the layer, and no
+    rows that are learned lie beside them.
     """
-    if device.type != "cpu" or dtype != torch.float32 or not isinstance(graph.features, DenseFeatures | SparseFeatures):
+    if (
+        table_of(model) is not None
+        or device.type != "cpu"
+        or dtype != torch.float32
+        or not isinstance(graph.features, DenseFeatures | SparseFeatures)
+    ):
         return "gathered"
     return reading_of(model, _rows_of(graph))
 
@@ -121,23 +145,26 @@ class SampleWorker:
     def __init__(
         self, samplers: NewestSampler, *, order: SeedOrder, rank: int, subgraphs: SubgraphCache | None = None
     ) -> None:
-        self._samplers, self._order, self._rank, self._subgraphs = samplers, order, rank, subgraphs
+        self._samplers, self.order, self.rank, self._subgraphs = samplers, order, rank, subgraphs
         self._num_without_edges = 0  # mini-batches, from the first on
 
     def __call__(self, task: BatchTask) -> SampledBatch:
         """Sample the part of ``task`` that is this replica's."""
-        seeds = self._order.part(epoch=task.epoch, batch=task.batch, rank=self._rank)
+        return self.sample(self.order.part(epoch=task.epoch, batch=task.batch, rank=self.rank), task=task)
+
+    def sample(self, seeds: np.ndarray, *, task: BatchTask) -> SampledBatch:
+        """Sample around ``seeds`` for ``task``."""
         version, sampler = self._samplers.now()
         subgraph = self._subgraph(task, seeds, version=version.number, sampler=sampler)
         self._watch_edges(len(seeds), sum(subgraph.num_edges_per_hop))
-        num_seeds_all = self._order.num_seeds(task.batch)
+        num_seeds_all = self.order.num_seeds(task.batch)
         return SampledBatch(task=task, seeds=seeds, graph=version.graph, subgraph=subgraph, num_seeds_all=num_seeds_all)
 
     def _subgraph(self, task: BatchTask, seeds: np.ndarray, *, version: int, sampler: Sampler) -> SampledSubgraph:
-        sampled_in = self._order.sampled_in(task.epoch)
+        sampled_in = self.order.sampled_in(task.epoch)
 
         def sample() -> SampledSubgraph:
-            key = stream_key(Stream.SAMPLING, self._order.seed, sampled_in, task.batch)
+            key = stream_key(Stream.SAMPLING, self.order.seed, sampled_in, task.batch)
             return sampler.sample(seeds, key=key)
 
         if self._subgraphs is None:

@@ -11,20 +11,26 @@ global batches, dropout included, where all fanouts are equal; with others a rep
 one process does, and then samples it with another fanout. Sampling a node anew at each hop would lift that.
 """
 
+from functools import partial
+
 import torch
 from torch import nn
 
 from planner.errors import PlanInvalidError
 from workers.comm.axis import Axis, open_axis
 from workers.data.datasets import load_dataset
-from workers.data.graph import TRAIN, Graph, GraphDataset
+from workers.data.graph import Graph, GraphDataset, rows_to_train
+from workers.data.union import as_one_graph
 from workers.errors import DatasetInvalidError
+from workers.models.node_table import table_of
 from workers.models.registry import build_model
 from workers.models.sampled import learn_degrees
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.feature_shares import FeatureShares, open_features
+from workers.mqgnn.goals import draws_of, forward_of, scorer_of
+from workers.mqgnn.graph_batches import all_neighbours
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages, choose_reading, degrees_of
@@ -34,6 +40,7 @@ from workers.mqgnn.sampling.csc import along
 from workers.mqgnn.seed_order import SeedOrder
 from workers.mqgnn.subgraph_cache import SubgraphCache
 from workers.mqgnn.sync_rules import open_exchange
+from workers.mqgnn.table_exchange import with_learned_features, with_table
 from workers.training.divergence import sum_shares
 from workers.training.losses import build_loss
 from workers.training.memory import PeakMemory
@@ -52,7 +59,7 @@ def train(run: RankRun) -> dict[str, float]:
     check_plan(run)
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
-    graph = along(single_graph(dataset), direction=run.spec.model.direction)
+    graph = along(trained_graph(dataset), direction=run.spec.model.direction)
     axis = Axis() if run.store is not None else open_axis((tuple(range(run.world_size)),), rank=run.rank)
     try:
         return _train(run, dataset, graph=graph, axis=axis)
@@ -62,17 +69,11 @@ def train(run: RankRun) -> dict[str, float]:
         axis.close()
 
 
-def single_graph(dataset: GraphDataset) -> Graph:
-    """The one graph of ``dataset``. Raises ``DatasetInvalidError`` when it has many, or nothing to train on."""
-    if len(dataset.graphs) != 1:
-        raise DatasetInvalidError(
-            f"neighbour sampling trains on one graph; {dataset.name} has {len(dataset.graphs)}:"
-            " choose a data set of one graph, or kind 'megagraph'"
-        )
-    graph = dataset.graphs[0]
-    if not (graph.split == TRAIN).any():
-        raise DatasetInvalidError(f"{dataset.name} has no node in its training split; nothing to learn from")
-    return graph
+def trained_graph(dataset: GraphDataset) -> Graph:
+    """All graphs of ``dataset`` as one. Raises ``DatasetInvalidError`` when there is nothing to train on."""
+    if not len(rows_to_train(dataset)):
+        raise DatasetInvalidError(f"{dataset.name} has no {dataset.level} in its training split; nothing to learn from")
+    return as_one_graph(dataset)
 
 
 def check_plan(run: RankRun) -> None:
@@ -103,6 +104,8 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> 
     memory.start()
     model = build_model(run.spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
     learn_degrees(model, degrees_of(graph))
+    if (table := table_of(model)) is not None:
+        table.fill(graph.num_nodes)
     model = model.to(run.device, dtype)
     optimizer = build_optimizer(model, spec=spec, decayed=every_parameter)
     roster = None
@@ -115,7 +118,7 @@ def _train(run: RankRun, dataset: GraphDataset, *, graph: Graph, axis: Axis) -> 
         open_exchange(run.plan.sync, model, optimizer=optimizer, axis=axis, roster=roster) as exchange,
     ):
         return _train_with(
-            exchange,
+            with_table(exchange, model, axis=together),
             run=run,
             dataset=dataset,
             features=features,
@@ -139,9 +142,16 @@ def _train_with(
 ) -> dict[str, float]:
     spec, dtype, graph = run.spec.training, getattr(torch, run.spec.training.dtype), features.graph
     objective = resolve_objective(spec, dataset)
-    replica = ReplicaStep(model, optimizer=optimizer, loss=build_loss(objective), exchange=exchange, seed=spec.seed)
+    replica = ReplicaStep(
+        model,
+        optimizer=optimizer,
+        loss=build_loss(objective),
+        exchange=exchange,
+        seed=spec.seed,
+        forward=forward_of(dataset, pooling=run.spec.model.pooling),
+    )
     order = SeedOrder(
-        train_nodes=(graph.split == TRAIN).nonzero()[0],
+        train_nodes=rows_to_train(dataset),
         batch_size=run.plan.batch_size,
         seed=spec.seed,
         world_size=run.world_size,
@@ -152,7 +162,7 @@ def _train_with(
     stages = build_stages(
         graph,
         order=order,
-        fanouts=run.plan.fanouts,
+        fanouts=run.plan.fanouts if dataset.level == "node" else all_neighbours(run.plan.fanouts),
         rank=run.rank,
         device=run.device,
         dtype=dtype,
@@ -162,6 +172,7 @@ def _train_with(
         reading=choose_reading(model, graph, device=run.device, dtype=dtype),
         subgraphs=subgraphs,
         preference=features.preference,
+        draws=draws_of(dataset, graph),
     )
     pipeline = Pipeline(
         stages,
@@ -173,7 +184,8 @@ def _train_with(
     progress = ProgressMeter(
         pipeline, exchange=exchange, caches=lambda: features.figures() | (subgraphs.figures() if subgraphs else {})
     )
-    evaluator = Evaluator(graph, axis=axis, device=run.device, dtype=dtype)
+    evaluator = Evaluator(with_learned_features(graph, model), axis=axis, device=run.device, dtype=dtype)
+    score = scorer_of(dataset, evaluator=evaluator, objective=objective, axis=axis, pooling=run.spec.model.pooling)
     milestones = Milestones(
         run,
         model=model,
@@ -181,7 +193,7 @@ def _train_with(
         dataset=dataset,
         objective=objective,
         steps_per_epoch=order.steps_per_epoch,
-        evaluate=lambda: evaluator.scores(model, objective=objective),
+        evaluate=partial(score, model),
         axis=axis,
         meter=progress,
         memory=memory,

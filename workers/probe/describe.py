@@ -2,16 +2,16 @@
 
 import json
 import platform
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
 from planner.cluster import ClusterSpec, list_hosts, room_per_rank
 from planner.profiles import JobShape, ProfileKey, SampledShape, ShardCounts, TransformerShape
-from workers.data.graph import TRAIN, Graph, GraphDataset
+from workers.data.graph import TRAIN, Graph, GraphDataset, rows_to_train
 from workers.data.graph_encodings.index_form import heaviest_rows
 from workers.data.shard_counts import count_shards
-from workers.errors import DatasetInvalidError
 from workers.model_specs.by_name import TransformerSpec
 from workers.model_specs.needs import Needs, mixes_of
 from workers.model_specs.sampled import SampledFields
@@ -24,14 +24,16 @@ from workers.training.objective import resolve_objective
 _NOT_COMPUTED = frozenset({"name", "dropout", "input_dropout", "attention_dropout"})
 # Chosen: counting takes a pass over the edges for each number of shards; beyond, the planner takes bounds.
 _MOST_COUNTED_SHARDS = 16
+# Of rows learned for each node: they, two moments, the best so far, and all four as a checkpoint writes them.
+_TABLE_COPIES = 8
 _SOFTWARE = ("graphmill", "numba", "numpy", "torch", "torch-geometric", "triton")
 
 
 def describe_job(spec: TrainSpec, dataset: GraphDataset, *, most_ranks: int = 1) -> JobShape:
     """The shape of training ``spec`` on ``dataset``: sizes only. One graph may be cut into ``most_ranks`` shards.
 
-    Raises ``DatasetInvalidError`` when a sampled GNN is to train on many graphs, ``ObjectiveInvalidError`` when loss or
-    metric do not fit the labels, ``ModelInvalidError`` when the model does not fit the data.
+    Raises ``ObjectiveInvalidError`` when loss or metric do not fit the labels, ``ModelInvalidError`` when the model
+    does not fit the data.
     """
     resolve_objective(spec.training, dataset)
     model = resolve_model(spec.model, dataset)
@@ -126,35 +128,68 @@ def _num_edges(needs: Needs, *, num_edges: int, num_nodes: int) -> int:
 
 
 def _describe_sampled(spec: TrainSpec, model: SampledFields, dataset: GraphDataset) -> SampledShape:
-    if len(dataset.graphs) != 1:
-        raise DatasetInvalidError(
-            f"a sampled GNN trains on one graph, and {dataset.name} has {len(dataset.graphs)}; choose a data set of one"
-            " graph, or kind megagraph"
-        )
-    graph = dataset.graphs[0]
-    turned = graph.indptr.nbytes + graph.indices.nbytes if model.direction == "out" else 0  # a copy in memory
+    graphs = dataset.graphs
+    edge_bytes = sum(graph.indptr.nbytes + graph.indices.nbytes for graph in graphs)
+    turned = edge_bytes if model.direction == "out" else 0  # a copy in memory
+    stored = sum(graph_bytes(graph) for graph in graphs)
+    itemsize = np.dtype(spec.training.dtype).itemsize
+    table = _TABLE_COPIES * dataset.num_nodes * model.node_embedding_size * itemsize
+    outputs = 0 if dataset.level == "node" else dataset.num_nodes * dataset.num_classes * itemsize
     return SampledShape(
         model=model.name,
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
         num_heads=getattr(model, "num_heads", 1),
-        num_features=dataset.num_features,
+        num_features=dataset.num_features + model.node_embedding_size,
         num_classes=dataset.num_classes,
-        num_nodes=graph.num_nodes,
-        num_edges=graph.num_edges,
-        num_train=int(np.count_nonzero(graph.split == TRAIN)),
+        num_nodes=dataset.num_nodes,
+        num_edges=dataset.num_edges,
+        num_train=len(rows_to_train(dataset)),
         batch_size=spec.training.batch_size,
         fanouts=model.fanouts,
-        sampler=" ".join([model.sampler, *["replace"] * model.replace, *["out"] * (model.direction == "out")]),
-        largest_degree=int(np.diff(graph.indptr).max(initial=0)),
-        graph_bytes=graph_bytes(graph) + turned,
-        feature_bytes=sum(array.nbytes for array in graph.features.arrays().values()),
+        sampler=" ".join(_words_of_sampling(model, dataset)),
+        largest_degree=max(int(np.diff(graph.indptr).max(initial=0)) for graph in graphs),
+        graph_bytes=stored * (1 + (len(graphs) > 1))  # several are copied into one
+        + turned
+        + table
+        + outputs
+        + _link_bytes(dataset, itemsize=itemsize),
+        feature_bytes=sum(array.nbytes for graph in graphs for array in graph.features.arrays().values()),
         features=spec.training.features,
         cache=spec.training.cache,
         dataset_fingerprint=dataset.fingerprint,
         uses_dropout=model.dropout > 0,
         dtype=spec.training.dtype,
         sync=spec.training.sync,
+    )
+
+
+def _words_of_sampling(model: SampledFields, dataset: GraphDataset) -> Iterator[str]:
+    """All that decides how a step's seeds and their neighbours are drawn."""
+    yield model.sampler
+    if model.replace:
+        yield "replace"
+    if model.direction == "out":
+        yield "out"
+    if dataset.level == "graph":
+        yield f"graphs:{model.pooling}"
+    if dataset.links is not None:
+        yield f"links:{dataset.links.num_negatives}"
+
+
+def _link_bytes(dataset: GraphDataset, *, itemsize: int) -> int:
+    """What is held, or made for a moment, where links are predicted: links, edges to search in, false ones, embeddings.
+
+    14 numbers of int64 an edge: its ends as given, checked and sorted, its key before and after, and places between.
+    """
+    if (links := dataset.links) is None:
+        return 0
+    (graph,) = dataset.graphs
+    num_scored = int(np.count_nonzero(links.split != TRAIN))
+    embeddings = graph.num_nodes * dataset.num_classes * itemsize
+    held = links.sources.nbytes + links.targets.nbytes + links.split.nbytes
+    return (
+        held + 8 * (14 * (graph.num_edges + 2 * num_scored) + num_scored * (2 + links.num_eval_negatives)) + embeddings
     )
 
 

@@ -15,15 +15,20 @@ import numpy as np
 import torch
 
 from planner.profiles import ProbeRequest, StageSample
-from workers.data.graph import TRAIN, GraphDataset
+from workers.data.graph import Graph, GraphDataset, rows_to_train
+from workers.data.union import as_one_graph
+from workers.models.node_table import table_of
 from workers.models.registry import build_model
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.feature_shares import deal_out
+from workers.mqgnn.goals import draws_of, forward_of
+from workers.mqgnn.graph_batches import all_neighbours
 from workers.mqgnn.minibatch import BatchTask
 from workers.mqgnn.preparation import TRANSFER, build_stages, choose_reading
 from workers.mqgnn.sampling.csc import along
 from workers.mqgnn.seed_order import SeedOrder
+from workers.mqgnn.table_exchange import with_table
 from workers.probe.memory import measure_peak_bytes
 from workers.probe.ranks import Ranks, time_once_s
 from workers.probe.toy_graph import ring_graph
@@ -48,9 +53,9 @@ def measure_stages(
     """
     budget_s = request.budget_s / (len(request.threads) * len(request.stage_batch_sizes))
     samples: list[StageSample] = []
-    with _features_in_place(spec, dataset, ranks=ranks) as dealt:
+    with _features_in_place(spec, as_one_graph(dataset), ranks=ranks) as graph:
         for batch_size in request.stage_batch_sizes:
-            replica = _Replica(spec, dealt, ranks=ranks, batch_size=batch_size)
+            replica = _Replica(spec, dataset, graph=graph, ranks=ranks, batch_size=batch_size)
             for num_threads in request.threads:
                 torch.set_num_threads(num_threads)
                 found = replica.measure(num_threads=num_threads, budget_s=budget_s)
@@ -60,23 +65,27 @@ def measure_stages(
 
 
 @contextmanager
-def _features_in_place(spec: TrainSpec, dataset: GraphDataset, *, ranks: Ranks) -> Iterator[GraphDataset]:
-    """``dataset`` with its features where the job will have them; nothing is cached, as no budget is known yet."""
+def _features_in_place(spec: TrainSpec, graph: Graph, *, ranks: Ranks) -> Iterator[Graph]:
+    """``graph`` with its features where the job will have them; nothing is cached, as no budget is known yet."""
     if spec.training.features == "local":
-        yield dataset
+        yield graph
         return
-    (graph,) = dataset.graphs
     with deal_out(graph, axis=ranks.axis, device=ranks.device, address=ranks.address) as remote:
-        yield replace(dataset, graphs=(replace(graph, features=remote),))
+        yield replace(graph, features=remote)
 
 
 def rehearse_stages(spec: TrainSpec, *, ranks: Ranks) -> None:
     """One step of a toy model on a toy graph: everything that training uses, used once. Collective."""
-    toy = spec.model_copy(update={"model": spec.model.model_copy(update={"hidden_size": 8})})
+    toy = spec.model_copy(
+        update={
+            "model": spec.model.model_copy(update={"hidden_size": 8}),
+            "training": spec.training.model_copy(update={"loss": None, "metric": None, "class_weights": None}),
+        }
+    )
     graph = ring_graph()
     num_features = graph.features.num_features
     dataset = GraphDataset(name="ring", graphs=(graph,), num_features=num_features, num_classes=2, fingerprint="ring")
-    _Replica(toy, dataset, ranks=ranks, batch_size=16).run_once()
+    _Replica(toy, dataset, graph=graph, ranks=ranks, batch_size=16).run_once()
 
 
 @dataclass
@@ -91,10 +100,13 @@ class _Observed:
 class _Replica:
     """The replica of this rank at one batch size."""
 
-    def __init__(self, spec: TrainSpec, dataset: GraphDataset, *, ranks: Ranks, batch_size: int) -> None:
-        graph, training = along(dataset.graphs[0], direction=spec.model.direction), spec.training
+    def __init__(self, spec: TrainSpec, dataset: GraphDataset, *, graph: Graph, ranks: Ranks, batch_size: int) -> None:
+        """``graph`` is all of ``dataset`` as one."""
+        graph, training = along(graph, direction=spec.model.direction), spec.training
         dtype = getattr(torch, training.dtype)
         model = build_model(spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
+        if (table := table_of(model)) is not None:
+            table.fill(graph.num_nodes)
         model = model.to(ranks.device, dtype)
         self._ranks, self._batch_size = ranks, batch_size
         self._parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
@@ -102,11 +114,12 @@ class _Replica:
             model,
             optimizer=build_optimizer(model, spec=training, decayed=every_parameter),
             loss=build_loss(resolve_objective(training, dataset)),
-            exchange=AllReduce(model, axis=ranks.axis),
+            exchange=with_table(AllReduce(model, axis=ranks.axis), model, axis=ranks.axis),
             seed=training.seed,
+            forward=forward_of(dataset, pooling=spec.model.pooling),
         )
         order = SeedOrder(
-            train_nodes=(graph.split == TRAIN).nonzero()[0],
+            train_nodes=rows_to_train(dataset),
             batch_size=batch_size * ranks.world_size,
             seed=training.seed,
             world_size=ranks.world_size,
@@ -114,13 +127,14 @@ class _Replica:
         stages = build_stages(
             graph,
             order=order,
-            fanouts=spec.model.fanouts,
+            fanouts=spec.model.fanouts if dataset.level == "node" else all_neighbours(spec.model.fanouts),
             rank=ranks.rank,
             device=ranks.device,
             dtype=dtype,
             sampler=spec.model.sampler,
             replace=spec.model.replace,
             reading=choose_reading(model, graph, device=ranks.device, dtype=dtype),
+            draws=draws_of(dataset, graph),
         )
         self._workers = {stage.name: stage.make_worker() for stage in stages}
         self._tasks = _full_batches(order)

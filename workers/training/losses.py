@@ -30,9 +30,24 @@ def build_loss(objective: Objective) -> Loss:
     weights = None
     if objective.class_weights is not None:
         weights = torch.tensor(objective.class_weights, dtype=torch.float64)
+    if objective.task == "links":
+        return _of_links
     if objective.loss == "cross_entropy":
         return partial(_cross_entropy, class_weights=weights)
     return partial(_of_numbers, loss=_OF_NUMBERS[objective.loss], class_weights=weights)
+
+
+def links_wanted(scores: Tensor) -> Tensor:
+    """What ``scores`` [n, 1 + false ones] of links stand for: 1 for the first of each row, which is true, else 0."""
+    wanted = torch.zeros_like(scores)
+    wanted[:, :1] = 1
+    return wanted
+
+
+def _of_links(scores: Tensor, _: Tensor) -> Tensor:
+    """Binary cross-entropy of each link and its false ones: the mean over them, summed."""
+    entries = functional.binary_cross_entropy_with_logits(scores, links_wanted(scores), reduction="sum")
+    return entries / scores.shape[1]
 
 
 def is_known(y: Tensor) -> Tensor:

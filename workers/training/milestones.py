@@ -57,6 +57,10 @@ class Replicas(Protocol):
         """What a checkpoint keeps, in JSON types."""
         return {}
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps beside, filled in place when it is loaded."""
+        return {}
+
     def load_state_dict(self, state: Mapping[str, Any], *, step: int) -> None:
         """Go on after ``step``."""
 
@@ -234,6 +238,7 @@ class Milestones:
         return {
             **_named("model", model_tensors(self._model)),
             **_named("optimizer", optimizer_tensors(self._model, optimizer=self._optimizer)),
+            **_named("replicas", self._replicas.tensors()),
         }
 
     def _finish(self) -> dict[str, float]:

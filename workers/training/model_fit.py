@@ -18,6 +18,11 @@ def resolve_model(model: ModelSpec, dataset: GraphDataset) -> ModelSpec:
 
     Raises ``ModelInvalidError`` where it does not fit what is predicted, or edge types that ``dataset`` has not.
     """
+    if not dataset.num_features and not getattr(model, "node_embedding_size", 0):
+        raise ModelInvalidError(
+            f"{dataset.name} has no features: give its nodes some, or train a sampled GNN with"
+            " model.node_embedding_size, numbers that are learned for each node"
+        )
     if isinstance(model, SampledFields):
         return model
     _check_edge_types(model.needs.edge_types, dataset)

@@ -18,12 +18,16 @@ _LOSSES: dict[Task, tuple[LossName, ...]] = {  # the first is the default
     "classes": ("cross_entropy", "binary_cross_entropy"),
     "multilabel": ("binary_cross_entropy",),
     "regression": ("mse", "l1", "huber"),
+    "links": ("binary_cross_entropy",),
 }
 _METRICS: dict[Task, tuple[MetricName, ...]] = {
     "classes": ("accuracy", "macro_f1", "roc_auc", "average_precision"),
     "multilabel": ("roc_auc", "average_precision"),
     "regression": ("mae", "rmse"),
+    "links": ("mrr", "hits_at_1", "hits_at_3", "hits_at_10", "hits_at_50", "roc_auc", "average_precision"),
 }
+# What is reported beside the metric that chooses the best model.
+_ALSO: dict[Task, tuple[MetricName, ...]] = {"classes": ("accuracy",), "links": ("mrr", "hits_at_10", "roc_auc")}
 # What the published results of these sets are given in (and ZINC is trained with, Dwivedi et al., JMLR 2023).
 _METRIC_OF_SET: dict[str, MetricName] = {
     "Tolokers": "roc_auc",
@@ -32,6 +36,7 @@ _METRIC_OF_SET: dict[str, MetricName] = {
     "Peptides-func": "average_precision",
     "ESOL": "rmse",
 }
+_NO_CLASSES: dict[Task, str] = {"regression": "numbers to predict", "links": "links to predict"}
 _LOSS_OF_SET: dict[str, LossName] = {"ZINC": "l1"}
 
 
@@ -47,8 +52,8 @@ class Objective:
 
     @property
     def metrics(self) -> tuple[MetricName, ...]:
-        """Accuracy is reported wherever there are classes, whatever chooses the best model."""
-        return tuple(dict.fromkeys([self.metric, *(["accuracy"] if self.task == "classes" else [])]))
+        """Some are reported in any case, whatever chooses the best model: accuracy wherever there are classes."""
+        return tuple(dict.fromkeys([self.metric, *_ALSO.get(self.task, ())]))
 
 
 def resolve_objective(training: TrainingSpec, dataset: GraphDataset) -> Objective:
@@ -79,8 +84,10 @@ def _class_weights(training: TrainingSpec, dataset: GraphDataset) -> tuple[float
     weights = training.class_weights
     if weights is None:
         return None
-    if dataset.task == "regression":
-        raise ObjectiveInvalidError(f"training.class_weights: {dataset.name} has numbers to predict, no classes")
+    if dataset.task in ("regression", "links"):
+        raise ObjectiveInvalidError(
+            f"training.class_weights: {dataset.name} has {_NO_CLASSES[dataset.task]}, no classes"
+        )
     if weights != "balanced":
         if len(weights) != dataset.num_classes:
             raise ObjectiveInvalidError(

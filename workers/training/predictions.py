@@ -4,7 +4,7 @@
 
 Columns: ``id`` (number of the node or graph in the data set, from 0), ``split`` (train, val, test or null), ``label``,
 ``prediction`` and ``probabilities`` (per class or label; null for numbers). Classes are numbers; several labels or
-numbers are lists.
+numbers are lists, as are the embeddings of nodes whose links are predicted.
 """
 
 import io
@@ -28,7 +28,7 @@ class Predictions:
     """Gathers the predictions of one rank, then writes them."""
 
     def __init__(self, objective: Objective) -> None:
-        self._objective = objective
+        self.objective = objective
         self._parts: list[pyarrow.Table] = []
 
     def add(self, outputs: Tensor, *, ids: Tensor, y: Tensor, split: Tensor) -> None:
@@ -47,7 +47,7 @@ class Predictions:
         axis.sum_in_place(counts)  # a rank that has given its count has written
         if rank == 0:
             rows = {_part_name(place): count for place, count in zip(axis.ranks, counts.tolist(), strict=True) if count}
-            folder.write(MANIFEST, json.dumps({"task": self._objective.task, "rows": rows}, indent=1).encode())
+            folder.write(MANIFEST, json.dumps({"task": self.objective.task, "rows": rows}, indent=1).encode())
         axis.barrier()
 
     def _table(self, outputs: Tensor, *, ids: Tensor, y: Tensor, split: Tensor) -> pyarrow.Table:
@@ -62,8 +62,8 @@ class Predictions:
         )
 
     def _predicted(self, outputs: Tensor) -> dict[str, pyarrow.Array]:
-        match self._objective.task:
-            case "regression":
+        match self.objective.task:
+            case "regression" | "links":
                 nothing = pyarrow.nulls(len(outputs), pyarrow.list_(pyarrow.float64()))
                 return {"prediction": _lists(outputs.double().numpy()), "probabilities": nothing}
             case "multilabel":
@@ -71,7 +71,7 @@ class Predictions:
                 return {"prediction": _lists((shares > 0.5).double().numpy()), "probabilities": _lists(shares.numpy())}
             case "classes":
                 shares = outputs.double().softmax(dim=1)
-                if self._objective.loss == "binary_cross_entropy":  # one class against the rest
+                if self.objective.loss == "binary_cross_entropy":  # one class against the rest
                     shares = outputs.double().sigmoid()
                 return {
                     "prediction": pyarrow.array(outputs.argmax(dim=1).numpy()),

@@ -106,7 +106,6 @@ FAULTS = {
     "header only": ({"edges": "source,target\n"}, ["edges.csv: there is no record below the header"]),
     "header without end": ({"nodes": "id,label,x"}, ["nodes.csv: there is no record below the header"]),
     "doubled column": ({"nodes": "id,x,x,label\na,1,2,0\n"}, ["nodes.csv, row 1: every column needs", "'x'"]),
-    "no feature": ({"nodes": "id,label\na,0\nb,1\nc,1\n"}, ["nodes.csv, row 1: there is no feature column"]),
     "id twice": ({"nodes": NODES + "b,2,dog,1\n"}, ["nodes.csv, row 6: id 'b' was given already in row 3"]),
     "empty id": ({"nodes": NODES + ",2,dog,1\n"}, ["nodes.csv, row 6: the id is empty"]),
     "word for number": ({"nodes": NODES + "e,x1,cat,1\n"}, ["nodes.csv, row 6: feature 'f0' is 'x1', which is not"]),

@@ -7,6 +7,7 @@ from torch_geometric.nn.models import GCN, GraphSAGE
 from tests.workers.mqgnn.graphs import clustered_graph, graph_of_edges
 from workers.data.graph import Graph
 from workers.models import convolutions
+from workers.models.blocks import SampledEdges
 from workers.models.sampled import build_sampled_gnn, forward_blocks
 from workers.mqgnn.sampling.csc import csc_of
 from workers.mqgnn.sampling.neighbors import NeighborSampler
@@ -47,17 +48,15 @@ def whole_graph(graph: Graph) -> tuple[Tensor, Tensor]:
 def run_blocks(
     model: nn.Module, x: Tensor, subgraph: SampledSubgraph, *, graph: Graph = GRAPH, draw: int = 0
 ) -> Tensor:
-    return forward_blocks(
-        model,
-        x,
+    edges = SampledEdges(
         node_ids=torch.from_numpy(subgraph.node_ids).long(),
         degrees=torch.from_numpy(graph.in_degrees(subgraph.node_ids)),
-        draw=draw,
         indptr=torch.from_numpy(subgraph.indptr),
         indices=torch.from_numpy(subgraph.indices),
         num_nodes_per_hop=subgraph.num_nodes_per_hop,
         num_edges_per_hop=subgraph.num_edges_per_hop,
     )
+    return forward_blocks(model, x, edges, draw=draw)
 
 
 def gradients(model: nn.Module, output: Tensor) -> list[Tensor]:

@@ -13,6 +13,7 @@ from tests.kit.objectives import CROSS_ENTROPY
 from workers.comm.axis import Axis
 from workers.data.graph import TRAIN, Graph
 from workers.model_specs.sampled import SamplerName
+from workers.models.node_table import table_of
 from workers.models.sampled import build_sampled_gnn
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import Exchange
@@ -23,6 +24,7 @@ from workers.mqgnn.preparation import build_stages, choose_reading
 from workers.mqgnn.seed_order import SampledIn, SeedOrder
 from workers.mqgnn.subgraph_cache import SubgraphCache
 from workers.mqgnn.sync_rules import open_exchange
+from workers.mqgnn.table_exchange import with_table
 from workers.spec import SPEC_OF_MODEL, TrainingSpec
 from workers.training.optimizer import build_optimizer, every_parameter
 
@@ -52,6 +54,7 @@ class Settings:
     in_place: bool = False
     sync: SyncRule = DDP
     learning_rate: float = 0.01
+    node_embedding_size: int = 0
     slowness: tuple[int, ...] = ()  # how often each replica computes a step
     reuse: SampledIn | None = None
 
@@ -68,14 +71,23 @@ def train_by_hand(
     torch.manual_seed(settings.seed)
     stored = graph.now.graph if isinstance(graph, ChangingGraph) else graph
     kind = SPEC_OF_MODEL[settings.model]
-    spec = kind(name=settings.model, hidden_size=16, dropout=settings.dropout, fanouts=settings.fanouts)
+    spec = kind(
+        name=settings.model,
+        hidden_size=16,
+        dropout=settings.dropout,
+        fanouts=settings.fanouts,
+        node_embedding_size=settings.node_embedding_size,
+    )
     model = build_sampled_gnn(spec, num_features=stored.features.num_features, num_classes=int(stored.y.max()) + 1).to(
         settings.dtype
     )
+    if (table := table_of(model)) is not None:
+        table.fill(stored.num_nodes)
     training = TrainingSpec(learning_rate=settings.learning_rate)
     optimizer = build_optimizer(model, spec=training, decayed=every_parameter)
     losses = []
-    with open_exchange(settings.sync, model, optimizer=optimizer, axis=axis) as exchange:
+    with open_exchange(settings.sync, model, optimizer=optimizer, axis=axis) as inner:
+        exchange = with_table(inner, model, axis=axis)
         order = SeedOrder(
             np.flatnonzero(stored.split == TRAIN),
             settings.batch_size,

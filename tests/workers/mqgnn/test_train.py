@@ -13,7 +13,7 @@ from tests.workers.mqgnn.graphs import graph_of_edges
 from workers.data.graph import GraphDataset
 from workers.data.paths import DataPaths
 from workers.errors import DatasetInvalidError, TrainingDivergedError
-from workers.mqgnn.train import single_graph, train
+from workers.mqgnn.train import train, trained_graph
 from workers.runtime import run_rank
 from workers.spec import DatasetSpec, SampledGNNSpec, TrainingSpec, TrainSpec
 from workers.training.export import load_exported
@@ -176,11 +176,6 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_step_and_rank(cache, tmp_pa
     assert not (tmp_path / "job" / "checkpoints").exists()
 
 
-def test_many_graphs_are_refused_with_what_to_do(cache, tmp_path):
-    with pytest.raises(DatasetInvalidError, match="neighbour sampling trains on one graph; sbm-graphs has"):
-        run_all(cache, tmp_path, dataset=DatasetSpec(name="sbm-graphs"))
-
-
 def test_a_plan_for_other_fanouts_is_refused(cache, tmp_path):
     with pytest.raises(PlanInvalidError, match=r"the plan is for fanouts \(4, 2\), the spec asks for \(4, 3\)"):
         run_all(cache, tmp_path, plan={"fanouts": (4, 2)})
@@ -191,7 +186,7 @@ def test_a_set_without_training_nodes_is_refused():
     graph.split[:] = 2
     dataset = GraphDataset(name="tests only", graphs=(graph,), num_features=3, num_classes=2, fingerprint="")
     with pytest.raises(DatasetInvalidError, match="tests only has no node in its training split"):
-        single_graph(dataset)
+        trained_graph(dataset)
 
 
 def test_the_number_of_threads_is_the_plans(cache, tmp_path):

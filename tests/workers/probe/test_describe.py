@@ -12,7 +12,6 @@ from planner.profiles import ProfileKey, SampledShape, ShardCounts, Traffic, Tra
 from tests.planner.made_up import cluster
 from workers.data.features import DenseFeatures
 from workers.data.graph import NO_SPLIT, TEST, TRAIN, Graph, GraphDataset
-from workers.errors import DatasetInvalidError
 from workers.model_specs.transformers import ExphormerSpec, GraphGPSSpec, GTSpec, NAGphormerSpec, SGFormerSpec
 from workers.probe import describe
 from workers.probe.describe import describe_job, graph_bytes, profile_key
@@ -100,9 +99,11 @@ def test_a_sampled_job_counts_its_training_nodes_and_its_store():
     assert shape.graph_bytes == graph_bytes(graph) == 65 * 8 + 128 * 4 + 64 * 8 + 64 + 64 * 8 * 4
 
 
-def test_a_sampled_job_on_many_graphs_is_refused_by_name():
-    with pytest.raises(DatasetInvalidError, match="made up has 2"):
-        describe_job(sampled_spec(), dataset_of(graph_of(5), graph_of(5)))
+def test_a_sampled_job_on_many_graphs_is_one_on_all_of_them_side_by_side():
+    one, both = (describe_job(sampled_spec(), dataset_of(*graphs)) for graphs in ([ring_graph()], [ring_graph()] * 2))
+    assert (both.num_nodes, both.num_edges, both.num_train) == (128, 256, 128)
+    assert both.graph_bytes == 4 * one.graph_bytes  # the stored ones, and a copy
+    assert both.sampler == one.sampler == "uniform"
 
 
 @pytest.mark.parametrize(

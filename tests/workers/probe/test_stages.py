@@ -12,6 +12,7 @@ from tests.workers.probe.test_describe import dataset_of, sampled_spec
 from workers.comm.axis import Axis
 from workers.data.features import DenseFeatures
 from workers.data.graph import TRAIN, Graph
+from workers.data.links import hide_links
 from workers.models.registry import build_model
 from workers.mqgnn import evaluation
 from workers.mqgnn.evaluation import Evaluator
@@ -21,7 +22,7 @@ from workers.probe.memory import measure_peak_bytes
 from workers.probe.ranks import Ranks
 from workers.probe.stages import measure_stages
 from workers.probe.toy_graph import ring_graph
-from workers.spec import SampledGNNSpec
+from workers.spec import LinkSpec, SampledGNNSpec, TrainingSpec
 
 CPU = torch.device("cpu")
 ALONE = Ranks(0, world_size=1, group=None, device=CPU)
@@ -106,3 +107,18 @@ def test_the_planner_knows_what_an_evaluation_holds(hidden_size, num_layers, nam
 
 def test_the_planner_knows_the_chunk_of_evaluation():
     assert evaluation.CHUNK_BYTES == EVALUATION_CHUNK_BYTES
+
+
+def test_links_are_timed_with_the_nodes_that_they_bring(samples):
+    dataset = hide_links(dataset_of(ring_graph()), LinkSpec(num_val=0.1, num_test=0.1, embedding_size=4))
+    spec = SPEC.model_copy(update={"training": TrainingSpec(metric="hits_at_10")})
+    shape = describe_job(spec, dataset)
+    assert (shape.num_train, shape.num_classes) == (52, 4)
+    assert shape.sampler == "uniform links:1"
+    key = profile_key(shape, cluster=cluster(), num_ranks=1)
+    request = ProbeRequest(key=key, stage_batch_sizes=(8,), threads=(1,), budget_s=0.1)
+    stages.rehearse_stages(spec, ranks=ALONE)
+    found = measure_stages(request, spec=spec, dataset=dataset, ranks=ALONE)
+    assert {sample.stage for sample in found} == {"sample", "prepare", "compute"}
+    nodes = {sample.stage: sample.num_bytes for sample in samples if sample.batch_size == 8}
+    assert next(sample.num_bytes for sample in found if sample.stage == "prepare") > nodes["prepare"]

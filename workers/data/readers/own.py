@@ -112,10 +112,8 @@ def unique_ids(nodes: CsvTable, *, faults: FaultList) -> Any:
 
 
 def read_features(nodes: CsvTable, *, besides: tuple[str, str], faults: FaultList) -> DenseFeatures:
-    """All columns but those named, float32; what is no number is noted."""
+    """All columns but those named, of which there may be none, float32; what is no number is noted."""
     columns = tuple(name for name in nodes.header if name not in besides)
-    if not columns:
-        faults.add(NODES, row=1, text=f"there is no feature column; give at least one besides {' and '.join(besides)}")
     return DenseFeatures(read_numbers(nodes, columns=columns, faults=faults))
 
 

@@ -37,7 +37,7 @@ class LinkSeeder:
     def seeds(self, sources: np.ndarray, targets: np.ndarray, *, key: int | np.uint64) -> LinkSeeds:
         """The seeds of the pairs ``sources[i] -> targets[i]``."""
         sources, targets = np.asarray(sources, dtype=np.int64), np.asarray(targets, dtype=np.int64)
-        false = self._false_targets(sources, targets, key=np.uint64(key))
+        false = self.false_targets(sources, targets, key=key)
         everything = np.concatenate([sources, np.column_stack([targets, false]).ravel()])
         distinct, first, place = np.unique(everything, return_index=True, return_inverse=True)
         in_order = np.argsort(first)
@@ -50,9 +50,9 @@ class LinkSeeder:
             targets=local[len(sources) :].reshape(len(sources), 1 + self._num_negatives),
         )
 
-    def _false_targets(self, sources: np.ndarray, targets: np.ndarray, *, key: np.uint64) -> np.ndarray:
-        """Draws at positions negative · tries + try of each pair's stream; int64 [pairs, negatives]."""
-        streams = mix64_array(key ^ (sources * self._num_nodes + targets).astype(np.uint64))[:, None]
+    def false_targets(self, sources: np.ndarray, targets: np.ndarray, *, key: int | np.uint64) -> np.ndarray:
+        """Those of each pair, int64 [pairs, negatives]: draws at positions negative · tries + try of its stream."""
+        streams = mix64_array(np.uint64(key) ^ (sources * self._num_nodes + targets).astype(np.uint64))[:, None]
         found = np.full((len(sources), self._num_negatives), -1, dtype=np.int64)
         first = np.arange(self._num_negatives, dtype=np.uint64) * np.uint64(_TRIES)
         for attempt in range(_TRIES):

@@ -1,0 +1,101 @@
+"""What a run predicts: around what mini-batches are made, how a model answers, how it is scored.
+
+nodes     of one graph, or of a set of graphs side by side; a model's rows are the answers
+links     ``link_batches``, ``link_scores``: rows are embeddings
+graphs    ``graph_batches``: rows are pooled
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workers.comm.axis import Axis
+from workers.data.graph import SPLIT_NAMES, Graph, GraphDataset
+from workers.data.union import node_offsets
+from workers.model_specs.sampled import SampledPooling
+from workers.mqgnn.engine import Forward, forward_batch
+from workers.mqgnn.evaluation import Evaluator
+from workers.mqgnn.graph_batches import GraphDraws, pool, pooled
+from workers.mqgnn.link_batches import LinkDraws, scores_of
+from workers.mqgnn.link_scores import LinkBoard
+from workers.mqgnn.preparation import SeedDraws
+from workers.training.metrics import Scoreboard
+from workers.training.objective import Objective
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Some rows that are predicted: their numbers, what a model says of them, what is known."""
+
+    ids: Tensor  # int64 [n]
+    outputs: Tensor  # [n, C]
+    y: Tensor
+    split: Tensor
+
+
+def draws_of(dataset: GraphDataset, graph: Graph) -> SeedDraws | None:
+    """What makes seeds in ``graph``, all graphs as one, of links or graphs; None where nodes are predicted."""
+    if dataset.links is not None:
+        return LinkDraws(graph, dataset.links)
+    return None if dataset.level == "node" else GraphDraws(dataset)
+
+
+def forward_of(dataset: GraphDataset, *, pooling: SampledPooling = "mean", forward: Forward = forward_batch) -> Forward:
+    """How a model answers, where ``forward`` gives its rows of the seeds."""
+    if dataset.links is not None:
+        return scores_of(forward)
+    return forward if dataset.level == "node" else pooled(forward, pooling=pooling)
+
+
+def answers_of(
+    model: nn.Module, dataset: GraphDataset, *, evaluator: Evaluator, axis: Axis, pooling: SampledPooling
+) -> Iterator[Answers]:
+    """What ``model`` says of this replica's share of the nodes, or of the graphs. Collective."""
+    y, split = (np.concatenate([getattr(graph, name) for graph in dataset.graphs]) for name in ("y", "split"))
+
+    def known(rows: slice, outputs: Tensor) -> Answers:
+        ids = torch.arange(rows.start, rows.stop, device=outputs.device)
+        return Answers(ids, outputs, *(torch.from_numpy(array[rows]).to(outputs.device) for array in (y, split)))
+
+    if dataset.level == "node":
+        for nodes, outputs in evaluator.outputs(model):
+            yield known(nodes, outputs)
+        return
+    num_graphs, sizes = len(dataset.graphs), np.diff(node_offsets(dataset))
+    rows = evaluator.all_outputs(model, width=dataset.num_classes)
+    members = torch.from_numpy(np.repeat(np.arange(num_graphs), sizes)).to(rows.device)
+    own = slice(num_graphs * axis.index // axis.size, num_graphs * (axis.index + 1) // axis.size)
+    yield known(own, pool(rows, members, num_graphs=num_graphs, pooling=pooling)[own])
+
+
+def scorer_of(
+    dataset: GraphDataset,
+    *,
+    evaluator: Evaluator,
+    objective: Objective,
+    axis: Axis,
+    pooling: SampledPooling = "mean",
+) -> Callable[[nn.Module], dict[str, float]]:
+    """How a model is scored by all replicas on ``axis``: ``{split}_{metric}`` of the metrics of ``objective``."""
+    if dataset.links is None and dataset.level == "node":
+        return lambda model: evaluator.scores(model, objective=objective)
+    if dataset.links is None:
+
+        def score_graphs(model: nn.Module) -> dict[str, float]:
+            (found,) = answers_of(model, dataset, evaluator=evaluator, axis=axis, pooling=pooling)
+            board = Scoreboard.of(objective, device=found.outputs.device)
+            board.add(found.outputs, y=found.y, split=found.split)
+            return board.scores(axis)
+
+        return score_graphs
+    board = LinkBoard(dataset, axis=axis)
+    asked = {f"{split}_{metric}" for split in SPLIT_NAMES for metric in objective.metrics}
+
+    def score_links(model: nn.Module) -> dict[str, float]:
+        found = board.scores(evaluator.all_outputs(model, width=objective.num_outputs))
+        return {name: score for name, score in found.items() if name in asked}
+
+    return score_links
