@@ -1,0 +1,38 @@
+"""What the Trainer asks of a graph and a module together; ``plain`` and ``typed`` answer for PyG's kinds of data."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from workers.comm.axis import Axis
+from workers.data.graph import GraphDataset
+from workers.mqgnn.engine import Forward
+from workers.mqgnn.evaluation import Evaluator
+from workers.mqgnn.own.forms import Form
+from workers.mqgnn.seed_order import SeedOrder
+from workers.mqgnn.stage import Stage
+
+
+class OwnGraph(Protocol):
+    """``dataset`` holds the nodes that are predicted, ``form`` and ``by_calls`` say how a module runs."""
+
+    dataset: GraphDataset
+    form: Form
+    by_calls: bool
+    labels: Tensor  # of all nodes as the user has them, a row for each
+
+    def outputs_width(self, model: nn.Module) -> int:
+        """Run ``model`` once: what lazy modules make is made. Returns the width of its outputs."""
+
+    def judge(self, model: nn.Module) -> None:
+        """Find out how ``model`` runs. Deterministic in its weights."""
+
+    def stages(self, order: SeedOrder, *, rank: int) -> Sequence[Stage]:
+        """From tasks to mini-batches of ``rank``."""
+
+    def forward(self, *, rank: int) -> Forward:
+        """How the module runs on them."""
+
+    def evaluator(self, axis: Axis) -> Evaluator:
+        """Scores and outputs of all nodes, together with the replicas on ``axis``."""
