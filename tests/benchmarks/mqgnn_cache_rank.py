@@ -142,11 +142,12 @@ class Trainer:
         return {"filled_s": filled_s, "filled_bytes": filled_bytes, "feature_cache_bytes": _bytes_of(made.cached)}
 
     def epoch(self, *, side: str) -> dict[str, Any]:
-        """Seconds of one epoch, and the bytes that came over the link meanwhile."""
-        begin, before = time.perf_counter(), self._bytes()
+        """Seconds of one epoch, those of the processor among them, and the bytes that came over the link meanwhile."""
+        begin, busy, before = time.perf_counter(), time.process_time(), self._bytes()
         self._sides[side].epoch()
-        seconds, received = time.perf_counter() - begin, self._bytes() - before
-        return {"seconds": seconds, "bytes": received, "subgraph_bytes": _bytes_of(self._sides[side].subgraphs)}
+        seconds, cpu_s, received = time.perf_counter() - begin, time.process_time() - busy, self._bytes() - before
+        held = _bytes_of(self._sides[side].subgraphs)
+        return {"seconds": seconds, "cpu_s": cpu_s, "bytes": received, "subgraph_bytes": held}
 
     def peak(self, *, rule: dict[str, Any]) -> dict[str, Any]:
         """Peak memory of a job by ``rule``: two epochs and an evaluation, over what was there before."""

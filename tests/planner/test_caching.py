@@ -58,7 +58,7 @@ def test_budgets_left_open_share_what_there_is_among_those_of_use():
         return settled.feature_bytes, settled.subgraph_bytes
 
     assert shares("remote") == (100, 0)
-    assert shares("remote", reuse=2) == (50, 50)
+    assert shares("remote", reuse=2) == (75, 25)
     assert shares("local", reuse=2) == (0, 100)
     assert shares("local") == (0, 0)
     assert shares("remote", reuse=2, feature_bytes=7) == (7, 100)
