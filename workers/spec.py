@@ -80,17 +80,27 @@ class LinkSpec(Frozen):
 
 
 class DatasetSpec(Frozen):
-    """A data set by ``name``, or the user's own files by ``path`` (edges.csv, nodes.csv; many graphs: graphs.csv)."""
+    """A data set by ``name``, or the user's own files by ``path`` (tables in a folder, or a saved PyG object).
+
+    Without ``directed``, tables are taken both ways and a saved object as it is.
+    """
 
     name: str | None = None
     path: str | None = Field(default=None, max_length=4096)  # as long as Linux takes one
     split: int = Field(default=0, ge=0, le=9, description="which of several shipped splits")
     links: LinkSpec | None = Field(default=None, description="predict links, not labels")
+    directed: bool | None = Field(default=None, description="own files: edges are kept one way, or taken both ways")
 
     @model_validator(mode="after")
     def _one_source(self) -> "DatasetSpec":
         if (self.name is None) == (self.path is None):
             raise ValueError("give either a data set name or a path to your own files, not both and not neither")
+        return self
+
+    @model_validator(mode="after")
+    def _own_way(self) -> "DatasetSpec":
+        if self.name is not None and self.directed is not None:
+            raise ValueError("directed is for your own files; named data sets have their own way: leave it out")
         return self
 
 

@@ -6,8 +6,24 @@ found earlier, with file and row (``workers.data.readers.own``).
 
 import numpy as np
 
-from workers.data.graph import NO_LABEL, NO_SPLIT, SPLIT_NAMES, TEST, TRAIN, Graph, GraphDataset, Level, Task, has_label
+from workers.data.edges import targets_of
+from workers.data.graph import (
+    EDGE_COLUMNS,
+    NO_LABEL,
+    NO_SPLIT,
+    NODE_COLUMNS,
+    SPLIT_NAMES,
+    TEST,
+    TRAIN,
+    Graph,
+    GraphDataset,
+    Level,
+    Task,
+    has_label,
+)
 from workers.errors import DatasetInvalidError
+
+_COLUMNS = (*EDGE_COLUMNS, *NODE_COLUMNS)
 
 
 def check_dataset(dataset: GraphDataset) -> None:
@@ -22,6 +38,8 @@ def check_dataset(dataset: GraphDataset) -> None:
             raise DatasetInvalidError(
                 f"{name}: has {graph.features.num_features} features, the data set {dataset.num_features}"
             )
+        if graph.columns(_COLUMNS).keys() != dataset.graphs[0].columns(_COLUMNS).keys():
+            raise DatasetInvalidError(f"{name}: carries other columns of edges or nodes than the first graph")
     if not any((graph.split == TRAIN).any() for graph in dataset.graphs):
         raise DatasetInvalidError(
             f"{dataset.name}: the training mask is empty, so there is nothing to learn from:"
@@ -60,8 +78,10 @@ def _check_lengths(graph: Graph, *, name: str, level: Level) -> None:
     for what, length in found.items():
         if length != graph.num_nodes:
             raise DatasetInvalidError(f"{name}: {graph.num_nodes} nodes but {length} rows of {what}")
-    if graph.edge_types is not None and len(graph.edge_types) != graph.num_edges:
-        raise DatasetInvalidError(f"{name}: {graph.num_edges} edges but {len(graph.edge_types)} edge types")
+    for names, size, rows in ((EDGE_COLUMNS, graph.num_edges, "edges"), (NODE_COLUMNS, graph.num_nodes, "nodes")):
+        for column, values in graph.columns(names).items():
+            if len(values) != size:
+                raise DatasetInvalidError(f"{name}: {size} {rows} but {len(values)} {column.replace('_', ' ')}")
 
 
 def _check_edges(graph: Graph, *, name: str) -> None:
@@ -78,16 +98,37 @@ def _check_edges(graph: Graph, *, name: str) -> None:
             edge=edge,
             node=source,
         )
-    same_column = np.ones(max(0, len(indices) - 1), dtype=bool)
-    column_starts = indptr[1:-1]
-    inner = column_starts[(column_starts > 0) & (column_starts < len(indices))]
-    same_column[inner - 1] = False
-    unsorted = np.flatnonzero(same_column & (indices[1:] <= indices[:-1]))
+    keys = (targets_of(indptr), indices, graph.edge_types, graph.edge_times)
+    unsorted = np.flatnonzero(~_rises(*(key for key in keys if key is not None)))
     if len(unsorted):
         edge = int(unsorted[0]) + 1
         raise DatasetInvalidError(
             f"{name}: edge {edge} ({indices[edge]} -> {_column_of(indptr, edge)}) is out of order or given twice:"
             " build the graph with from_edges",
+            edge=edge,
+        )
+    _check_finite(graph, name=name)
+
+
+def _rises(*keys: np.ndarray) -> np.ndarray:
+    """Bool [n - 1]: whether each row of the columns ``keys``, the first counting most, is above the one before."""
+    above = np.zeros(len(keys[0]) - 1 if len(keys[0]) else 0, dtype=bool)
+    for key in reversed(keys):
+        above = (key[1:] > key[:-1]) | ((key[1:] == key[:-1]) & above)
+    return above
+
+
+def _check_finite(graph: Graph, *, name: str) -> None:
+    sound = np.ones(graph.num_edges, dtype=bool)
+    if graph.edge_weights is not None:
+        sound &= np.isfinite(graph.edge_weights) & (graph.edge_weights >= 0)
+    if graph.edge_features is not None:
+        sound &= np.isfinite(graph.edge_features).all(axis=1)
+    if not sound.all():
+        edge = int(np.flatnonzero(~sound)[0])
+        raise DatasetInvalidError(
+            f"{name}: edge {edge} ({graph.indices[edge]} -> {_column_of(graph.indptr, edge)}) has a weight or a feature"
+            " that is no finite number, or a weight below 0",
             edge=edge,
         )
 

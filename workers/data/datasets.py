@@ -10,6 +10,7 @@ its reader into ``readers/`` and into ``_reader`` or ``_BUILT_IN`` below.
 
 import difflib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from planner.frozen import Frozen
@@ -18,9 +19,11 @@ from workers.data.links import hide_links
 from workers.data.paths import DataPaths
 from workers.data.readers.builtin import read_digits_knn, read_karate
 from workers.data.readers.molecules import read_molecules
-from workers.data.readers.own import GRAPHS, check_unchanged, own_key, read_own_graph
+from workers.data.readers.own import read_own_graph
+from workers.data.readers.own_files import GRAPHS, check_unchanged, find_table, is_saved_object, own_key
 from workers.data.readers.own_graphs import read_own_graphs
 from workers.data.readers.pyg import read_pyg
+from workers.data.readers.saved_pyg import read_saved_pyg
 from workers.data.readers.sbm import read_sbm, read_sbm_graphs
 from workers.data.readers.tu import read_tu
 from workers.data.readers.wordnet3 import read_wordnet3
@@ -64,7 +67,7 @@ def load_dataset(spec: DatasetSpec, *, paths: DataPaths) -> GraphDataset:
 
 def _load_whole(spec: DatasetSpec, *, paths: DataPaths) -> GraphDataset:
     if spec.path is not None:
-        return _load_own(Path(spec.path), split=spec.split, paths=paths)
+        return _load_own(Path(spec.path), spec=spec, paths=paths)
     assert spec.name is not None, "DatasetSpec has a name or a path"
     _check_name(spec.name)
     _check_split(spec.name, split=spec.split, num_splits=_num_splits(spec.name))
@@ -82,17 +85,23 @@ def list_datasets(paths: DataPaths) -> list[DatasetInfo]:
     return [_describe(name, source=source, paths=paths) for name, source in NAMED_DATASETS.items()]
 
 
-def _load_own(folder: Path, *, split: int, paths: DataPaths) -> GraphDataset:
-    folder = folder.expanduser().resolve()
-    _check_split(str(folder), split=split, num_splits=1)
-    key = own_key(folder)
+def _load_own(path: Path, *, spec: DatasetSpec, paths: DataPaths) -> GraphDataset:
+    path = path.expanduser().resolve()
+    key = own_key(path)
+    if is_saved_object(path):
+        read: Callable[[], GraphDataset] = partial(read_saved_pyg, path, split=spec.split, directed=spec.directed)
+    else:
+        _check_split(str(path), split=spec.split, num_splits=1)
+        is_many = find_table(path, GRAPHS) is not None
+        read = partial(read_own_graphs if is_many else read_own_graph, path, directed=bool(spec.directed))
 
     def build() -> GraphDataset:
-        dataset = read_own_graphs(folder) if (folder / GRAPHS).is_file() else read_own_graph(folder)
-        check_unchanged(folder, key=key)
+        dataset = read()
+        check_unchanged(path, key=key)
         return dataset
 
-    return open_or_prepare(paths.cache, key=key, build=build)
+    way = {None: "", True: "-directed", False: "-both-ways"}[spec.directed]
+    return open_or_prepare(paths.cache, key=f"{key}{way}{f'-{spec.split}' if spec.split else ''}", build=build)
 
 
 def _reader(name: str, *, split: int, paths: DataPaths) -> Callable[[], GraphDataset]:

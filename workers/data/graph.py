@@ -12,6 +12,11 @@ import numpy as np
 TRAIN, VALIDATION, TEST, NO_SPLIT = 0, 1, 2, -1
 SPLIT_NAMES = ("train", "val", "test")  # by part
 NO_LABEL = -1
+NO_TIME = -(2**63)  # of a node that has always been there
+
+# What a graph may carry beside its ends, labels and features: names of fields of ``Graph``.
+EDGE_COLUMNS = ("edge_types", "edge_weights", "edge_times", "edge_features")
+NODE_COLUMNS = ("node_types", "node_times")
 
 # What is known of a node or graph: one class, several yes-or-no labels, or numbers. Or the links between nodes.
 Task = Literal["classes", "multilabel", "regression", "links"]
@@ -42,9 +47,10 @@ class Features(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """One attributed graph in CSC: the in-neighbours of v are ``indices[indptr[v]:indptr[v + 1]]``, sorted, no doubles.
+    """One attributed graph in CSC: the in-neighbours of v are ``indices[indptr[v]:indptr[v + 1]]``, sorted.
 
-    A message flows from an in-neighbour to v. The named sets are undirected: both directions are stored.
+    A message flows from an in-neighbour to v. The named sets are undirected: both directions are stored. A neighbour
+    stands there twice only where two edges differ in type or time; such are sorted by type, then time.
 
     What is predicted are its nodes, or the graph as a whole (``GraphDataset.level``): ``y`` and ``split`` have N rows,
     or one. ``y`` is int64 [rows] for classes (NO_LABEL where not known), float32 [rows, T] for T yes-or-no labels or
@@ -57,6 +63,11 @@ class Graph:
     y: np.ndarray  # of every row, see below
     split: np.ndarray  # int8, of every row: TRAIN, VALIDATION, TEST or NO_SPLIT
     edge_types: np.ndarray | None = None  # uint8 [E], in the order of ``indices``
+    edge_weights: np.ndarray | None = None  # float32 [E], finite, not negative
+    edge_times: np.ndarray | None = None  # int64 [E]
+    edge_features: np.ndarray | None = None  # float32 [E, D], finite
+    node_types: np.ndarray | None = None  # uint8 [N]
+    node_times: np.ndarray | None = None  # int64 [N], NO_TIME where there is none
 
     @property
     def num_nodes(self) -> int:
@@ -72,7 +83,12 @@ class Graph:
         """Every array that there is of it, by name: what is fingerprinted, weighed, stored."""
         named = {"indptr": self.indptr, "indices": self.indices, "y": self.y, "split": self.split}
         named |= {f"features.{part}": array for part, array in self.features.arrays().items()}
-        return named if self.edge_types is None else named | {"edge_types": self.edge_types}
+        return named | self.columns(EDGE_COLUMNS) | self.columns(NODE_COLUMNS)
+
+    def columns(self, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+        """Those of the columns called ``names`` that there are."""
+        found = {name: getattr(self, name) for name in names}
+        return {name: column for name, column in found.items() if column is not None}
 
     def in_degrees(self, nodes: np.ndarray) -> np.ndarray:
         """How many in-neighbours each of ``nodes`` has, in the dtype of ``indices``: no node has more than N."""
@@ -96,7 +112,7 @@ class GraphDataset:
     """One or many graphs over the same features and classes. Equal ``fingerprint`` means equal content.
 
     ``num_classes`` is the length of a prediction: classes, yes-or-no labels, or numbers, by ``task``. Edge types are
-    0..num_edge_types - 1; there are none where the number is 0.
+    0..num_edge_types - 1; there are none where the number is 0. Types of own data have names, by number.
     ``best_accuracy`` is the test accuracy that no method can beat in expectation, where that is known by construction;
     ``notes`` say in plain sentences what was done to the data on its way here.
     """
@@ -109,6 +125,8 @@ class GraphDataset:
     level: Level = "node"
     task: Task = "classes"
     num_edge_types: int = 0
+    edge_type_names: tuple[str, ...] = ()
+    node_type_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     best_accuracy: float | None = None

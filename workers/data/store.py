@@ -1,6 +1,6 @@
 """Prepared data sets on disk: .npy arrays and meta.json per set, opened by mapping, prepared once by whoever is first.
 
-    cache/prepared/<key>/meta.json, {indptr,indices,y,split}.npy, features.*.npy, edge_types.npy, *_offsets.npy
+    cache/prepared/<key>/meta.json, {indptr,indices,y,split}.npy, features.*.npy, {edge,node}_*.npy
     cache/locks/<lock>.lock
 
 All graphs of a set lie one after the other in the same arrays, so one graph and ten thousand are the same few files. A
@@ -22,16 +22,17 @@ import numpy as np
 
 from planner.frozen import Frozen
 from workers.data.features import DenseFeatures, SparseFeatures, concatenate, windows
-from workers.data.graph import Graph, GraphDataset, Level, Task
+from workers.data.graph import EDGE_COLUMNS, NODE_COLUMNS, Graph, GraphDataset, Level, Task
 
 # Raise it when the layout changes, or what any reader makes of its files.
-FORMAT = 2
+FORMAT = 3
 
 
 class StoredMeta(Frozen):
     """meta.json: what a data set is, without its arrays. ``format`` comes first and is read before the rest.
 
-    ``raw_version`` is that of the raw files that it was made of; empty where they were not told.
+    ``raw_version`` is that of the raw files that it was made of; empty where they were not told. ``columns`` are those
+    that every graph of the set carries.
     """
 
     format: int
@@ -50,6 +51,9 @@ class StoredMeta(Frozen):
     level: Level
     task: Task
     num_edge_types: int
+    edge_type_names: tuple[str, ...]
+    node_type_names: tuple[str, ...]
+    columns: tuple[str, ...]
 
 
 def open_or_prepare(
@@ -107,7 +111,7 @@ def _open(folder: Path, raw_version: str) -> GraphDataset | None:
     y, split, indptr, indices = (map_array(folder, name) for name in ("y", "split", "indptr", "indices"))
     nodes, edges = map_array(folder, "node_offsets"), map_array(folder, "edge_offsets")
     rows = nodes if meta.level == "node" else np.arange(meta.num_graphs + 1)
-    edge_types = map_array(folder, "edge_types") if meta.num_edge_types else None
+    columns = {name: map_array(folder, name) for name in meta.columns}
     graphs = []
     for number, features in enumerate(windows(_open_features(folder, meta), offsets=nodes)):
         first, last = int(nodes[number]), int(nodes[number + 1])
@@ -118,7 +122,12 @@ def _open(folder: Path, raw_version: str) -> GraphDataset | None:
                 features=features,
                 y=y[rows[number] : rows[number + 1]],
                 split=split[rows[number] : rows[number + 1]],
-                edge_types=None if edge_types is None else edge_types[edges[number] : edges[number + 1]],
+                **{
+                    name: column[edges[number] : edges[number + 1]]
+                    for name, column in columns.items()
+                    if name in EDGE_COLUMNS
+                },
+                **{name: column[first:last] for name, column in columns.items() if name in NODE_COLUMNS},
             )
         )
     return GraphDataset(
@@ -133,6 +142,8 @@ def _open(folder: Path, raw_version: str) -> GraphDataset | None:
         level=meta.level,
         task=meta.task,
         num_edge_types=meta.num_edge_types,
+        edge_type_names=meta.edge_type_names,
+        node_type_names=meta.node_type_names,
     )
 
 
@@ -186,7 +197,6 @@ def _to_disk(file: IO[Any]) -> None:
 
 def _arrays(dataset: GraphDataset, features: DenseFeatures | SparseFeatures) -> dict[str, np.ndarray]:
     graphs = dataset.graphs
-    edge_types = [graph.edge_types for graph in graphs if graph.edge_types is not None]
     return {
         "indptr": np.concatenate([graph.indptr for graph in graphs]),
         "indices": np.concatenate([graph.indices for graph in graphs]),
@@ -195,7 +205,7 @@ def _arrays(dataset: GraphDataset, features: DenseFeatures | SparseFeatures) -> 
         "node_offsets": np.cumsum([0, *(graph.num_nodes for graph in graphs)]),
         "edge_offsets": np.cumsum([0, *(graph.num_edges for graph in graphs)]),
         **{f"features.{name}": array for name, array in features.arrays().items()},
-        **({"edge_types": np.concatenate(edge_types)} if edge_types else {}),
+        **{name: np.concatenate([getattr(graph, name) for graph in graphs]) for name in _columns_of(dataset)},
     }
 
 
@@ -217,4 +227,12 @@ def _meta_of(dataset: GraphDataset, features: DenseFeatures | SparseFeatures, ra
         level=dataset.level,
         task=dataset.task,
         num_edge_types=dataset.num_edge_types,
+        edge_type_names=dataset.edge_type_names,
+        node_type_names=dataset.node_type_names,
+        columns=_columns_of(dataset),
     )
+
+
+def _columns_of(dataset: GraphDataset) -> tuple[str, ...]:
+    """The columns that the graphs carry: all of them the same, as they were checked."""
+    return tuple(dataset.graphs[0].columns((*EDGE_COLUMNS, *NODE_COLUMNS)))

@@ -5,6 +5,7 @@ spec.model + data set ─▶ resolve_model ─▶ the spec that is built, traine
 
 from workers.data.graph import GraphDataset
 from workers.data.graph_encodings.index_form import is_near_form_smaller
+from workers.data.graph_encodings.structure import is_symmetric
 from workers.errors import ModelInvalidError
 from workers.model_specs.by_name import ModelSpec
 from workers.model_specs.custom import CustomSpec
@@ -26,6 +27,8 @@ def resolve_model(model: ModelSpec, dataset: GraphDataset) -> ModelSpec:
     if isinstance(model, SampledFields):
         return model
     _check_edge_types(model.needs.edge_types, dataset)
+    if model.needs.edge_paths and dataset.num_edge_types:
+        _check_both_ways(dataset)
     if isinstance(model, GraphormerSpec | GraphGPSSpec) and model.index == "auto":
         model = model.model_copy(update={"index": _index_form(model.needs, dataset)})
     if model.pooling is None:
@@ -44,6 +47,16 @@ def _index_form(needs: Needs, dataset: GraphDataset) -> IndexForm:
     if not needs.edge_paths and is_near_form_smaller(dataset.graphs, max_distance=needs.max_distance):
         return "near_pairs"
     return "dense"
+
+
+def _check_both_ways(dataset: GraphDataset) -> None:
+    if not all(is_symmetric(graph.indptr, graph.indices) for graph in dataset.graphs):
+        raise ModelInvalidError(
+            "model.edge_types of a Graphormer are those along shortest paths, which run both ways, and"
+            f" {dataset.name} has edges that lead one way: leave dataset.directed out, or set"
+            " model.edge_types 0",
+            pointer="/model/edge_types",
+        )
 
 
 def _check_edge_types(asked: int, dataset: GraphDataset) -> None:

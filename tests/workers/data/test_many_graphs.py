@@ -5,6 +5,7 @@ import pytest
 
 from workers.data.build import build_dataset
 from workers.data.datasets import load_dataset
+from workers.data.edge_columns import EdgeColumns
 from workers.data.features import DenseFeatures
 from workers.data.readers.many_graphs import cut_graphs, offsets_of
 from workers.data.store import open_or_prepare
@@ -33,7 +34,7 @@ def made_up_set(*, y: np.ndarray, task: str = "classes", num_classes: int = 2):
         features=DenseFeatures(np.arange(16, dtype=np.float32).reshape(8, 2)),
         y=y,
         split=np.array([0, 1, 2], dtype=np.int8),
-        edge_types=np.minimum(sources, targets) - first,
+        columns=EdgeColumns(types=(np.minimum(sources, targets) - first).astype(np.uint8)),
     )
     return build_dataset("made up", graphs=graphs, num_classes=num_classes, level="graph", task=task)
 

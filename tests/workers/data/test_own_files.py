@@ -80,7 +80,7 @@ def test_ids_are_any_text_and_the_order_of_columns_is_free(folder, bare_paths):
     dataset = load(folder, bare_paths)
     assert dataset.graphs[0].indptr.tolist() == [0, 1, 2, 2]
     assert dataset.graphs[0].split.tolist() == [NO_SPLIT, NO_SPLIT, 0]
-    assert any("columns weight of edges.csv are ignored" in note for note in dataset.notes)
+    assert dataset.graphs[0].edge_weights.tolist() == [0.5, 0.5]
 
 
 def test_files_from_windows_read_alike(folder, bare_paths):
@@ -244,7 +244,7 @@ def test_an_edit_is_seen_even_if_size_and_time_stay_the_same(folder, bare_paths)
 
 def test_untouched_files_are_read_once(folder, bare_paths, monkeypatch):
     before = load(folder, bare_paths)
-    monkeypatch.setattr(datasets, "read_own_graph", lambda _folder: pytest.fail("the set was prepared already"))
+    monkeypatch.setattr(datasets, "read_own_graph", lambda _folder, **_: pytest.fail("the set was prepared already"))
     os.utime(folder / "nodes.csv")
     assert load(folder, bare_paths).fingerprint == before.fingerprint
 
@@ -252,8 +252,8 @@ def test_untouched_files_are_read_once(folder, bare_paths, monkeypatch):
 def test_files_that_change_while_they_are_read_are_refused(folder, bare_paths, monkeypatch):
     read = datasets.read_own_graph
 
-    def read_and_edit(path: Path):
-        dataset = read(path)
+    def read_and_edit(path: Path, **options):
+        dataset = read(path, **options)
         write(folder, nodes=NODES.replace("a,1,", "a,9,"))
         return dataset
 

@@ -12,7 +12,7 @@ MOST_SHOWN = 10
 
 
 class Fault(NamedTuple):
-    """Row 1 is the header, as editors count; ``row`` is None where the file as a whole is at fault."""
+    """Of a CSV row 1 is the header, as editors count; of Parquet, the first record. None: the file as a whole."""
 
     file: str
     row: int | None
@@ -48,9 +48,11 @@ class FaultList:
         files = list(dict.fromkeys(fault.file for fault in self.faults))
         faults = sorted(self.faults, key=lambda fault: (files.index(fault.file), fault.row or 0))
         lines = [f"  {fault.file}{f', row {fault.row}' if fault.row else ''}: {fault.text}" for fault in faults]
+        is_csv = all(Path(file).suffix != ".parquet" for file in files)
+        first = "row 1 is the header" if is_csv else "of a Parquet file row 1 is the first record"
         more = f"; looked no further than {MOST_SHOWN}" if self.is_full else ""
         raise DatasetInvalidError(
-            f"faults in {self.folder} (row 1 is the header{more}):\n" + "\n".join(lines),
+            f"faults in {self.folder} ({first}{more}):\n" + "\n".join(lines),
             path=str(self.folder),
             faults=[fault._asdict() for fault in faults],
         )

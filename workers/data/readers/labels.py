@@ -1,4 +1,4 @@
-"""The label column of a user's nodes.csv or graphs.csv: class numbers without a gap, or words; never a mixture.
+"""The label column of a user's nodes or graphs: class numbers without a gap, or words; never a mixture.
 
 Graphs may also carry numbers to predict: where every label is a number and some is no whole one, it is a regression.
 """
@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from workers.data.graph import NO_LABEL, Task
-from workers.data.readers.csv_table import CsvTable
 from workers.data.readers.faults import FaultList
+from workers.data.readers.tables import NUMBER, Table
 
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _CLASS_NUMBER = r"^[+-]?\d{1,9}(\.0*)?$"  # "3", and "3.0" as spreadsheets and pandas write it
 
 
@@ -27,14 +26,14 @@ class Labels(NamedTuple):
     task: Task = "classes"
 
 
-def read_targets(graphs: CsvTable, *, faults: FaultList) -> Labels:
+def read_targets(graphs: Table, *, faults: FaultList) -> Labels:
     """Classes as ``read_labels``, or one number to predict per record."""
     import pyarrow.compute
 
     texts = graphs.text("label")
     known = np.asarray(pyarrow.compute.not_equal(texts, ""))
     is_number, is_class = (
-        np.asarray(pyarrow.compute.match_substring_regex(texts, pattern)) for pattern in (_NUMBER, _CLASS_NUMBER)
+        np.asarray(pyarrow.compute.match_substring_regex(texts, pattern)) for pattern in (NUMBER, _CLASS_NUMBER)
     )
     if not is_number[known].all() or is_class[known].all():
         return read_labels(graphs, faults=faults)
@@ -50,7 +49,7 @@ def read_targets(graphs: CsvTable, *, faults: FaultList) -> Labels:
     return Labels(y, 1, (), "regression")
 
 
-def read_labels(nodes: CsvTable, *, faults: FaultList) -> Labels:
+def read_labels(nodes: Table, *, faults: FaultList) -> Labels:
     """Labels of all records; what cannot be a class is noted in ``faults``."""
     import pyarrow.compute
 
@@ -76,7 +75,7 @@ def read_labels(nodes: CsvTable, *, faults: FaultList) -> Labels:
     return _numbers(nodes, y=y, faults=faults)
 
 
-def _words(nodes: CsvTable, *, texts: object, known: np.ndarray, faults: FaultList) -> Labels:
+def _words(nodes: Table, *, texts: object, known: np.ndarray, faults: FaultList) -> Labels:
     import pyarrow.compute
 
     encoded = pyarrow.compute.dictionary_encode(texts)
@@ -89,7 +88,7 @@ def _words(nodes: CsvTable, *, texts: object, known: np.ndarray, faults: FaultLi
     return Labels(y, len(class_names), class_names)
 
 
-def _numbers(nodes: CsvTable, *, y: np.ndarray, faults: FaultList) -> Labels:
+def _numbers(nodes: Table, *, y: np.ndarray, faults: FaultList) -> Labels:
     """Numbers must be 0..C-1 and each must occur: a gap is more often a slip of the pen than an empty class."""
     present = np.unique(y[y >= 0])
     gaps = np.flatnonzero(present != np.arange(len(present)))
@@ -109,7 +108,7 @@ def _numbers(nodes: CsvTable, *, y: np.ndarray, faults: FaultList) -> Labels:
     return Labels(y, num_classes, ())
 
 
-def _check_two_classes(nodes: CsvTable, *, num_classes: int, faults: FaultList) -> None:
+def _check_two_classes(nodes: Table, *, num_classes: int, faults: FaultList) -> None:
     if num_classes < 2:
         found = "only one class" if num_classes else "no label at all"
         faults.add(nodes.path.name, row=None, text=f"the label column has {found}; at least two classes are needed")

@@ -1,10 +1,13 @@
 """Many small graphs out of a few long arrays: how every set of graphs is read, without a loop over its edges."""
 
 import itertools
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
-from workers.data.edges import from_edges, index_dtype, to_edges
+from workers.data.edge_columns import NO_COLUMNS, EdgeColumns, from_edge_table
+from workers.data.edges import index_dtype
 from workers.data.features import DenseFeatures, SparseFeatures, windows
 from workers.data.graph import Graph
 
@@ -17,16 +20,18 @@ def cut_graphs(
     features: DenseFeatures | SparseFeatures,
     y: np.ndarray,
     split: np.ndarray,
-    edge_types: np.ndarray | None = None,
+    columns: EdgeColumns = NO_COLUMNS,
+    node_columns: Mapping[str, np.ndarray | None] = MappingProxyType({}),
+    directed: bool = False,
 ) -> tuple[Graph, ...]:
     """Graph g has the nodes ``node_offsets[g]:node_offsets[g + 1]``, and row g of ``y`` and ``split``.
 
-    ``sources`` and ``targets`` count nodes through all graphs; an edge stays within one. Edges are stored both ways,
-    each once; the way that is not given, or an edge that is given twice, has the type of the first that is.
+    ``sources`` and ``targets`` count nodes through all graphs; an edge stays within one (``edge_columns``). So do
+    ``node_columns``, by the names of ``Graph``.
     """
-    num_nodes = int(node_offsets[-1])
-    adjacency = from_edges(sources, targets, num_nodes=num_nodes)
-    types = None if edge_types is None else _types_in_order(*adjacency, sources, targets, edge_types)
+    adjacency, columns = from_edge_table(
+        sources, targets, num_nodes=int(node_offsets[-1]), columns=columns, directed=directed
+    )
     graphs = []
     for number, part in enumerate(windows(features, offsets=node_offsets)):
         first, last = int(node_offsets[number]), int(node_offsets[number + 1])
@@ -39,7 +44,8 @@ def cut_graphs(
                 features=part,
                 y=y[number : number + 1],
                 split=split[number : number + 1],
-                edge_types=None if types is None else types[begin:end],
+                **columns.map(lambda column, begin=begin, end=end: column[begin:end]).fields(),
+                **{name: None if column is None else column[first:last] for name, column in node_columns.items()},
             )
         )
     return tuple(graphs)
@@ -48,14 +54,3 @@ def cut_graphs(
 def offsets_of(sizes: list[int] | np.ndarray) -> np.ndarray:
     """int64 [len + 1]: where each of some runs of ``sizes`` starts, and the end."""
     return np.fromiter(itertools.accumulate(sizes, initial=0), dtype=np.int64, count=len(sizes) + 1)
-
-
-def _types_in_order(
-    indptr: np.ndarray, indices: np.ndarray, sources: np.ndarray, targets: np.ndarray, types: np.ndarray
-) -> np.ndarray:
-    num_nodes = len(indptr) - 1
-    given = np.concatenate([targets * num_nodes + sources, sources * num_nodes + targets])
-    order = np.argsort(given, kind="stable")
-    into, at = to_edges(indptr, indices)
-    first = np.searchsorted(given[order], at * num_nodes + into)
-    return np.concatenate([types, types])[order[first]].astype(np.uint8)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from workers.data.build import build_dataset
+from workers.data.edge_columns import EdgeColumns
 from workers.data.features import SparseFeatures, compact, sparse_from_coordinates
 from workers.data.graph import NO_SPLIT, SPLIT_NAMES, GraphDataset, Task
 from workers.data.paths import DataPaths
@@ -63,7 +64,7 @@ def read_molecules(source: Source, *, paths: DataPaths) -> GraphDataset:
         features=compact(_one_hot(np.concatenate([atoms[row] for row in kept]))),
         y=labels[kept, 0].astype(np.int64) if is_class else labels[kept],
         split=split[kept],
-        edge_types=bond_types.reshape(-1),
+        columns=EdgeColumns(types=bond_types.reshape(-1).astype(np.uint8)),
     )
     notes = (
         table.split_note,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from workers.data.build import build_dataset
+from workers.data.edge_columns import NO_COLUMNS, EdgeColumns
 from workers.data.features import DenseFeatures, compact
 from workers.data.graph import GraphDataset
 from workers.data.paths import DataPaths
@@ -31,9 +32,10 @@ def read_tu(source: Source, *, paths: DataPaths, split: int) -> GraphDataset:
     y = data.y.numpy().astype(np.int64)
     node_offsets, edge_offsets = (slices[name].numpy() for name in ("x", "edge_index"))
     ends = data.edge_index.numpy() + np.repeat(node_offsets[:-1], np.diff(edge_offsets))
-    edge_types = None
+    columns = NO_COLUMNS
     if sizes["num_edge_labels"]:
-        edge_types = data.edge_attr[:, -sizes["num_edge_labels"] :].argmax(dim=1).numpy()
+        types = data.edge_attr[:, -sizes["num_edge_labels"] :].argmax(dim=1).numpy()
+        columns = EdgeColumns(types=types.astype(np.uint8))
     part, note = _split(source, y=y, place=place, index=split)
     graphs = cut_graphs(
         node_offsets=node_offsets,
@@ -42,7 +44,7 @@ def read_tu(source: Source, *, paths: DataPaths, split: int) -> GraphDataset:
         features=compact(DenseFeatures(data.x.numpy().astype(np.float32))),
         y=y,
         split=part,
-        edge_types=edge_types,
+        columns=columns,
     )
     notes = (note, "features: node attributes as published, and one column per node label")
     return build_dataset(source.name, graphs=graphs, num_classes=int(y.max()) + 1, notes=notes, level="graph")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from workers.data.edges import checked_ids, index_dtype, indptr_of, targets_of
-from workers.data.graph import Graph
+from workers.data.graph import EDGE_COLUMNS, Graph
 from workers.errors import DatasetInvalidError
 from workers.model_specs.sampled import Direction
 
@@ -39,8 +39,14 @@ class Csc:
 
 
 def csc_of(graph: Graph) -> Csc:
-    """The edges of ``graph``."""
-    return Csc(graph.indptr, graph.indices, num_sources=graph.num_nodes)
+    """The edges of ``graph``, with their weights and times."""
+    return Csc(
+        graph.indptr,
+        graph.indices,
+        num_sources=graph.num_nodes,
+        weights=graph.edge_weights,
+        times=graph.edge_times,
+    )
 
 
 def along(graph: Graph, *, direction: Direction) -> Graph:
@@ -48,8 +54,8 @@ def along(graph: Graph, *, direction: Direction) -> Graph:
     if direction == "in":
         return graph
     turned = reversed_csc(csc_of(graph))
-    types = None if graph.edge_types is None else graph.edge_types[turned.edge_ids]
-    return replace(graph, indptr=turned.indptr, indices=turned.indices, edge_types=types)
+    columns = {name: column[turned.edge_ids] for name, column in graph.columns(EDGE_COLUMNS).items()}
+    return replace(graph, indptr=turned.indptr, indices=turned.indices, **columns)
 
 
 def csc_of_edges(
