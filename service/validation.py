@@ -22,7 +22,7 @@ from service.spec import JobSpec
 from workers.model_specs.by_name import MODELS_OF_KIND, SPEC_OF_MODEL
 from workers.model_specs.sampled import SampledGNNSpec
 from workers.model_specs.transformers import TransformerFields
-from workers.spec import NAMED_DATASETS, ONE_KIND_ALONE, TrainingSpec, refuse_cache, refuse_features
+from workers.spec import NAMED_DATASETS, ONE_KIND_ALONE, OWN_COLUMNS, TrainingSpec, refuse_cache, refuse_features
 
 _MAX_DEPTH = 32
 _MAX_FAULTS = 100  # more help nobody, and each costs time to put into words
@@ -120,6 +120,8 @@ def _rules_between_fields(document: dict[str, Any]) -> Iterator[Fault]:
     if isinstance(model, dict):
         yield from _check_model_name(model, document.get("kind"))
         yield from _check_heads(model)
+        if isinstance(dataset, dict) and isinstance(dataset.get("name"), str):
+            yield from _check_own_columns(model)
 
 
 def _check_use(task: Any, from_job: Any) -> Iterator[Fault]:
@@ -174,6 +176,15 @@ def _check_heads(model: Mapping[str, Any]) -> Iterator[Fault]:
         fix = f"choose hidden_size {below or heads} or {below + heads}, or another num_heads"
         detail = f"{hidden} is not a multiple of num_heads {heads}"
         yield Fault(pointer="/model/hidden_size", detail=detail, fix=fix)
+
+
+def _check_own_columns(model: Mapping[str, Any]) -> Iterator[Fault]:
+    for (field, value), columns in OWN_COLUMNS.items():
+        if model.get(field) == value:
+            fix = "leave it out, or give your own files by dataset.path"
+            yield Fault(
+                pointer=f"/model/{field}", detail=f"reads {columns}, which named data sets do not have", fix=fix
+            )
 
 
 def _check_warm_up(training: Mapping[str, Any]) -> Iterator[Fault]:

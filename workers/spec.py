@@ -236,15 +236,26 @@ def refuse_cache(cache: CacheRule, features: FeaturePlace, *, kind: Kind, model:
     """Why a job of ``kind`` that trains ``model`` cannot go by ``cache``, and what to change; None where it can."""
     if kind != "mqgnn":
         return None if cache in (CacheRule(), NO_CACHE) else "it is for kind mqgnn; leave it out"
-    if cache.prefer == 1 or not isinstance(model, SampledFields):  # a model of another kind is refused as such
+    if not isinstance(model, SampledFields):  # a model of another kind is refused as such
+        return None
+    if model.sampler_backend == "pyg_lib" and cache.reuses:
+        return "reuse needs samples that can be drawn again, and pyg-lib's cannot; leave out model.sampler_backend"
+    if cache.prefer == 1:
         return None
     if features != "remote":
         return "prefer draws neighbours whose rows need not travel, and all are here; set training.features to remote"
-    if model.sampler != "uniform" or model.replace:
+    if model.sampling_words not in ("uniform", "uniform out"):
         return "prefer is a form of the uniform sampler without replacement; choose that, or leave prefer out"
     if not model.takes_weights:
         return f"prefer gives weights for sums over neighbours, which {model.name} does not take; leave it out"
     return None
+
+
+# Fields of a sampled model that read columns which named data sets do not have: (field, value) -> what is read.
+OWN_COLUMNS: dict[tuple[str, str | bool], str] = {
+    ("sampler", "weighted"): "weights of edges",
+    ("temporal", True): "times of nodes",
+}
 
 
 class TrainSpec(Frozen):
@@ -301,6 +312,16 @@ class TrainSpec(Frozen):
             raise ValueError(
                 "dataset.links is for kind mqgnn: graph transformers predict nodes and graphs; leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _columns_of_own_files(self) -> "TrainSpec":
+        for (field, value), columns in OWN_COLUMNS.items():
+            if self.dataset.name is not None and getattr(self.model, field, None) == value:
+                raise ValueError(
+                    f"model.{field} {value!r} reads {columns}, which named data sets do not have; leave it out, or give"
+                    " your own files by dataset.path"
+                )
         return self
 
     @model_validator(mode="after")

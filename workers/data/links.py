@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from workers.data.edges import from_edges, to_edges
-from workers.data.graph import TEST, TRAIN, VALIDATION, GraphDataset, Links
+from workers.data.graph import EDGE_COLUMNS, TEST, TRAIN, VALIDATION, GraphDataset, Links
 from workers.errors import DatasetInvalidError
 from workers.spec import LinkSpec
 
@@ -31,7 +31,7 @@ def hide_links(dataset: GraphDataset, spec: LinkSpec) -> GraphDataset:
     both = shown & ~is_one_way
     ends = (np.concatenate([sources[shown], targets[both]]), np.concatenate([targets[shown], sources[both]]))
     adjacency = from_edges(*ends, num_nodes=graph.num_nodes, directed=True)
-    shown_graph = replace(graph, indptr=adjacency.indptr, indices=adjacency.indices, edge_types=None)
+    shown_graph = replace(graph, indptr=adjacency.indptr, indices=adjacency.indices, **dict.fromkeys(EDGE_COLUMNS))
     return replace(
         dataset,
         graphs=(shown_graph,),

@@ -9,6 +9,7 @@ from planner.frozen import Frozen
 # By rule, each defined in workers/mqgnn/sampling; "+f" is flat, "+d" debiased.
 SamplerName = Literal[
     "uniform",
+    "weighted",
     "labor",
     "fastgcn",
     "fastgcn+f",
@@ -21,10 +22,15 @@ SamplerName = Literal[
 ]
 Direction = Literal["in", "out"]
 SampledPooling = Literal["mean", "sum"]
+Backend = Literal["own", "pyg_lib"]
 
 
 # Models that take no weighted sums over neighbours, as layer-wise samplers need them: softmax, extremes, deviations.
 _UNWEIGHTED = ("gat", "gatv2", "pna")
+# Samplers that choose neighbours of one node at a time, so that each seed can have a subgraph of its own.
+NODE_WISE = ("uniform", "weighted", "labor")
+# Models that look at the sample alone: the others know degrees of the whole graph, later edges among them.
+_TIMELESS = ("graphsage", "gat", "gatv2")
 
 
 class SampledFields(Frozen):
@@ -36,13 +42,16 @@ class SampledFields(Frozen):
     fanouts: tuple[Annotated[int, Field(ge=-1, le=10_000)], ...] = Field(default=(10, 5), min_length=1, max_length=8)
     sampler: SamplerName = "uniform"
     replace: bool = Field(default=False, description="neighbours may be drawn twice")
+    disjoint: bool = Field(default=False, description="each seed has a subgraph of its own")
+    temporal: bool = Field(default=False, description="no edge later than the seed's time; disjoint in any case")
+    sampler_backend: Backend = Field(default="own", description="pyg_lib, where it is installed: other random numbers")
     direction: Direction = Field(default="in", description="of the edges along which a node hears from others")
     pooling: SampledPooling = Field(default="mean", description="of nodes, where graphs are predicted")
     node_embedding_size: int = Field(default=0, ge=0, le=8192, description="numbers learned for each node")
 
     @model_validator(mode="after")
-    def _only_uniform_replaces(self) -> "SampledFields":
-        if self.replace and self.sampler != "uniform":
+    def _few_replace(self) -> "SampledFields":
+        if self.replace and self.sampler not in ("uniform", "weighted"):
             raise ValueError(f"sampler {self.sampler!r} draws without replacement; found replace: true, leave it out")
         return self
 
@@ -53,12 +62,47 @@ class SampledFields(Frozen):
 
     @model_validator(mode="after")
     def _sampler_fits(self) -> "SampledFields":
-        if not self.takes_weights and self.sampler not in ("uniform", "labor"):
+        if not self.takes_weights and self.sampler not in NODE_WISE:
             raise ValueError(
                 f"sampler {self.sampler!r} gives weights for sums over neighbours, which {self.name} does not take;"
-                " choose uniform or labor"
+                f" choose {', '.join(NODE_WISE)}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _own_subgraphs_fit(self) -> "SampledFields":
+        if (self.disjoint or self.temporal) and self.sampler not in NODE_WISE:
+            raise ValueError(
+                f"sampler {self.sampler!r} draws nodes for all seeds together, so no seed has a subgraph of its own;"
+                f" for disjoint or temporal choose {', '.join(NODE_WISE)}"
+            )
+        if (self.disjoint or self.temporal) and self.node_embedding_size:
+            raise ValueError(
+                "rows learned for nodes (node_embedding_size) go with shared subgraphs; leave one of them out"
+            )
+        if self.temporal and self.name not in _TIMELESS:
+            raise ValueError(
+                f"temporal: {self.name} knows the degrees of the whole graph, later edges among them; choose"
+                f" {', '.join(_TIMELESS)}, which look at the sample alone"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _backend_fits(self) -> "SampledFields":
+        if self.sampler_backend == "pyg_lib" and (self.temporal or self.sampler not in ("uniform", "weighted")):
+            asked = "temporal, which pyg-lib takes for edges sorted by time alone" if self.temporal else self.sampler
+            raise ValueError(
+                f"sampler_backend 'pyg_lib' samples uniform and weighted; found {asked}: leave sampler_backend out"
+            )
+        return self
+
+    @property
+    def sampling_words(self) -> str:
+        """How neighbours are chosen, the fanouts apart, in words that are equal only for equal ways."""
+        flags = {"replace": self.replace, "disjoint": self.disjoint, "temporal": self.temporal}
+        chosen = [name for name, is_set in flags.items() if is_set]
+        backend = [] if self.sampler_backend == "own" else [self.sampler_backend]
+        return " ".join([self.sampler, *chosen, *["out"] * (self.direction == "out"), *backend])
 
     @property
     def num_layers(self) -> int:

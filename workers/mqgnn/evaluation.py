@@ -42,6 +42,20 @@ CHUNK_BYTES = 16 * 2**20  # rows of one chunk: far above the cost of a call, far
 _EDGE_BYTES = 48  # of one edge while its chunk is sampled (int64 position, two numbers, two copies) and summed
 
 
+Rows = slice | np.ndarray  # numbers of nodes
+
+
+def score_outputs(
+    outputs: Iterator[tuple[Rows, Tensor]], *, graph: Graph, objective: Objective, axis: Axis, device: torch.device
+) -> dict[str, float]:
+    """``{split}_{metric}`` of what all replicas on ``axis`` say of nodes of ``graph``. Collective."""
+    board = Scoreboard.of(objective, device=device)
+    for nodes, logits in outputs:
+        y, split = (torch.from_numpy(array[nodes]).to(device) for array in (graph.y, graph.split))
+        board.add(logits, y=y, split=split)
+    return board.scores(axis)
+
+
 class Evaluator:
     """Scores the predictions for all nodes, together with the other replicas on ``axis``."""
 
@@ -67,12 +81,8 @@ class Evaluator:
 
         Collective. Leaves ``model`` in evaluation mode.
         """
-        board = Scoreboard.of(objective, device=self._device)
-        for nodes, outputs in self.outputs(model):
-            y = torch.from_numpy(self._graph.y[nodes]).to(self._device)
-            split = torch.from_numpy(self._graph.split[nodes]).to(self._device)
-            board.add(outputs, y=y, split=split)
-        return board.scores(self._axis)
+        outputs = self.outputs(model)
+        return score_outputs(outputs, graph=self._graph, objective=objective, axis=self._axis, device=self._device)
 
     @torch.inference_mode()
     def outputs(self, model: nn.Module) -> Iterator[tuple[slice, Tensor]]:

@@ -17,11 +17,12 @@ from workers.data.graph import SPLIT_NAMES, Graph, GraphDataset
 from workers.data.union import node_offsets
 from workers.model_specs.sampled import SampledPooling
 from workers.mqgnn.engine import Forward, forward_batch
-from workers.mqgnn.evaluation import Evaluator
+from workers.mqgnn.evaluation import Evaluator, Rows
 from workers.mqgnn.graph_batches import GraphDraws, pool, pooled
 from workers.mqgnn.link_batches import LinkDraws, scores_of
 from workers.mqgnn.link_scores import LinkBoard
 from workers.mqgnn.preparation import SeedDraws
+from workers.mqgnn.temporal_evaluation import NodeEvaluator
 from workers.training.metrics import Scoreboard
 from workers.training.objective import Objective
 
@@ -51,19 +52,20 @@ def forward_of(dataset: GraphDataset, *, pooling: SampledPooling = "mean", forwa
 
 
 def answers_of(
-    model: nn.Module, dataset: GraphDataset, *, evaluator: Evaluator, axis: Axis, pooling: SampledPooling
+    model: nn.Module, dataset: GraphDataset, *, evaluator: NodeEvaluator, axis: Axis, pooling: SampledPooling
 ) -> Iterator[Answers]:
     """What ``model`` says of this replica's share of the nodes, or of the graphs. Collective."""
     y, split = (np.concatenate([getattr(graph, name) for graph in dataset.graphs]) for name in ("y", "split"))
 
-    def known(rows: slice, outputs: Tensor) -> Answers:
-        ids = torch.arange(rows.start, rows.stop, device=outputs.device)
+    def known(rows: Rows, outputs: Tensor) -> Answers:
+        ids = torch.arange(len(y))[rows].to(outputs.device)
         return Answers(ids, outputs, *(torch.from_numpy(array[rows]).to(outputs.device) for array in (y, split)))
 
     if dataset.level == "node":
         for nodes, outputs in evaluator.outputs(model):
             yield known(nodes, outputs)
         return
+    assert isinstance(evaluator, Evaluator), "graphs have no times"
     num_graphs, sizes = len(dataset.graphs), np.diff(node_offsets(dataset))
     rows = evaluator.all_outputs(model, width=dataset.num_classes)
     members = torch.from_numpy(np.repeat(np.arange(num_graphs), sizes)).to(rows.device)
@@ -74,7 +76,7 @@ def answers_of(
 def scorer_of(
     dataset: GraphDataset,
     *,
-    evaluator: Evaluator,
+    evaluator: NodeEvaluator,
     objective: Objective,
     axis: Axis,
     pooling: SampledPooling = "mean",
@@ -91,6 +93,7 @@ def scorer_of(
             return board.scores(axis)
 
         return score_graphs
+    assert isinstance(evaluator, Evaluator), "links have no times"
     board = LinkBoard(dataset, axis=axis)
     asked = {f"{split}_{metric}" for split in SPLIT_NAMES for metric in objective.metrics}
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from workers.data.edges import Adjacency, from_edges, index_dtype, to_edges
 from workers.data.features import DenseFeatures, SparseFeatures, check_rows
-from workers.data.graph import Graph
+from workers.data.graph import EDGE_COLUMNS, Graph
 from workers.errors import DatasetInvalidError
 from workers.mqgnn.sampling.named import Sampler
 
@@ -65,7 +65,8 @@ class ChangingGraph:
         """Add the edges ``sources[e] -> targets[e]``, both ways unless ``directed``. Returns the version's number.
 
         Self loops are dropped and edges that are there already are left; where nothing is new, the version stays.
-        Raises ``DatasetInvalidError`` for an id that is no node's, and for a graph whose edges carry types.
+        Raises ``DatasetInvalidError`` for an id that is no node's, and for a graph whose edges carry types, weights or
+        the like.
         """
         with self._lock:
             graph = self._plain_graph()
@@ -112,9 +113,10 @@ class ChangingGraph:
 
     def _plain_graph(self) -> Graph:
         graph = self._now.graph
-        if graph.edge_types is not None:
+        if carried := graph.columns(EDGE_COLUMNS):
             raise DatasetInvalidError(
-                "edges of several types cannot be added or removed: a new edge would have none. Make the data set anew"
+                f"edges that carry {', '.join(carried)} cannot be added or removed: a new edge would have none."
+                " Make the data set anew"
             )
         return graph
 

@@ -6,11 +6,11 @@ from torch import nn
 from workers.comm.axis import Axis, open_axis
 from workers.data.datasets import load_dataset
 from workers.data.graph import NO_LABEL, NO_SPLIT, GraphDataset
-from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.feature_shares import open_features
 from workers.mqgnn.goals import answers_of, scorer_of
-from workers.mqgnn.sampling.csc import along
+from workers.mqgnn.sampling.sampled_graph import graph_to_sample
 from workers.mqgnn.table_exchange import with_learned_features
+from workers.mqgnn.temporal_evaluation import NodeEvaluator, build_evaluator
 from workers.mqgnn.train import trained_graph
 from workers.training.export import load_exported
 from workers.training.finish import report_use
@@ -30,7 +30,7 @@ def predict(run: RankRun) -> dict[str, float]:
     memory = PeakMemory(run.device)
     memory.start()
     dataset = load_dataset(run.spec.dataset, paths=run.data)
-    graph = along(trained_graph(dataset), direction=run.spec.model.direction)
+    graph = graph_to_sample(trained_graph(dataset), run.spec.model)
     dtype = getattr(torch, run.spec.training.dtype)
     axis = open_axis((tuple(range(run.world_size)),), rank=run.rank)
     try:
@@ -40,7 +40,7 @@ def predict(run: RankRun) -> dict[str, float]:
         score = _score_rows if dataset.links is None else _score_links
         with open_features(graph, plan=run.plan, axis=axis, device=run.device, address=run.address) as features:
             graph = with_learned_features(features.graph, model)
-            evaluator = Evaluator(graph, axis=axis, device=run.device, dtype=dtype)
+            evaluator = build_evaluator(run.spec.model, graph, axis=axis, device=run.device, dtype=dtype)
             scores = score(run, model, dataset=dataset, evaluator=evaluator, predictions=predictions, axis=axis)
         return report_use(run, scores=scores, predictions=predictions, axis=axis, memory=memory)
     finally:
@@ -48,7 +48,13 @@ def predict(run: RankRun) -> dict[str, float]:
 
 
 def _score_rows(
-    run: RankRun, model: nn.Module, *, dataset: GraphDataset, evaluator: Evaluator, predictions: Predictions, axis: Axis
+    run: RankRun,
+    model: nn.Module,
+    *,
+    dataset: GraphDataset,
+    evaluator: NodeEvaluator,
+    predictions: Predictions,
+    axis: Axis,
 ) -> dict[str, float]:
     """Scores of nodes or graphs, which are what is predicted."""
     board = Scoreboard.of(predictions.objective, device=run.device)
@@ -60,7 +66,13 @@ def _score_rows(
 
 
 def _score_links(
-    run: RankRun, model: nn.Module, *, dataset: GraphDataset, evaluator: Evaluator, predictions: Predictions, axis: Axis
+    run: RankRun,
+    model: nn.Module,
+    *,
+    dataset: GraphDataset,
+    evaluator: NodeEvaluator,
+    predictions: Predictions,
+    axis: Axis,
 ) -> dict[str, float]:
     """Scores of links; what is predicted are embeddings of nodes, which lie in no part."""
     objective = predictions.objective

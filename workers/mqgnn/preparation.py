@@ -15,7 +15,7 @@ from torch import nn
 
 from workers.data.features import DenseFeatures, SparseFeatures
 from workers.data.graph import Graph
-from workers.model_specs.sampled import SamplerName
+from workers.model_specs.sampled import Backend, SamplerName
 from workers.models.blocks import InPlace
 from workers.models.node_table import table_of
 from workers.models.sampled import Reading, reading_of
@@ -63,6 +63,9 @@ def build_stages(
     num_sampling_workers: int = 1,
     sampler: SamplerName = "uniform",
     replace: bool = False,
+    disjoint: bool = False,
+    temporal: bool = False,
+    backend: Backend = "own",
     reading: Reading = "gathered",
     subgraphs: SubgraphCache | None = None,
     preference: Preference | None = None,
@@ -84,7 +87,10 @@ def build_stages(
             name=sampler,
             fanouts=fanouts,
             replace=replace,
+            disjoint=disjoint,
+            node_times=graph.node_times if temporal else None,
             relabel_last_hop=reading != "edges",
+            backend=backend,
             preference=preference,
         )
 

@@ -26,7 +26,6 @@ from workers.models.node_table import table_of
 from workers.models.registry import build_model
 from workers.models.sampled import learn_degrees
 from workers.mqgnn.engine import ReplicaStep
-from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.feature_shares import FeatureShares, open_features
 from workers.mqgnn.goals import draws_of, forward_of, scorer_of
@@ -36,11 +35,12 @@ from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages, choose_reading, degrees_of
 from workers.mqgnn.progress import ProgressMeter, Stopwatch
 from workers.mqgnn.racom.membership import Roster, RunHasEndedError
-from workers.mqgnn.sampling.csc import along
+from workers.mqgnn.sampling.sampled_graph import graph_to_sample
 from workers.mqgnn.seed_order import SeedOrder
 from workers.mqgnn.subgraph_cache import SubgraphCache
 from workers.mqgnn.sync_rules import open_exchange
 from workers.mqgnn.table_exchange import with_learned_features, with_table
+from workers.mqgnn.temporal_evaluation import build_evaluator
 from workers.training.divergence import sum_shares
 from workers.training.losses import build_loss
 from workers.training.memory import PeakMemory
@@ -59,7 +59,7 @@ def train(run: RankRun) -> dict[str, float]:
     check_plan(run)
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
-    graph = along(trained_graph(dataset), direction=run.spec.model.direction)
+    graph = graph_to_sample(trained_graph(dataset), run.spec.model)
     axis = Axis() if run.store is not None else open_axis((tuple(range(run.world_size)),), rank=run.rank)
     try:
         return _train(run, dataset, graph=graph, axis=axis)
@@ -169,6 +169,9 @@ def _train_with(
         num_sampling_workers=run.plan.num_sampling_workers,
         sampler=run.spec.model.sampler,
         replace=run.spec.model.replace,
+        disjoint=run.spec.model.disjoint,
+        temporal=run.spec.model.temporal,
+        backend=run.spec.model.sampler_backend,
         reading=choose_reading(model, graph, device=run.device, dtype=dtype),
         subgraphs=subgraphs,
         preference=features.preference,
@@ -184,7 +187,9 @@ def _train_with(
     progress = ProgressMeter(
         pipeline, exchange=exchange, caches=lambda: features.figures() | (subgraphs.figures() if subgraphs else {})
     )
-    evaluator = Evaluator(with_learned_features(graph, model), axis=axis, device=run.device, dtype=dtype)
+    evaluator = build_evaluator(
+        run.spec.model, with_learned_features(graph, model), axis=axis, device=run.device, dtype=dtype
+    )
     score = scorer_of(dataset, evaluator=evaluator, objective=objective, axis=axis, pooling=run.spec.model.pooling)
     milestones = Milestones(
         run,

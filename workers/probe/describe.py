@@ -15,6 +15,7 @@ from workers.data.shard_counts import count_shards
 from workers.model_specs.by_name import TransformerSpec
 from workers.model_specs.needs import Needs, mixes_of
 from workers.model_specs.sampled import SampledFields
+from workers.mqgnn.sampling.sampled_graph import copied_bytes
 from workers.ops.native import kernel_form
 from workers.spec import TrainSpec
 from workers.training.model_fit import resolve_model
@@ -26,7 +27,7 @@ _NOT_COMPUTED = frozenset({"name", "dropout", "input_dropout", "attention_dropou
 _MOST_COUNTED_SHARDS = 16
 # Of rows learned for each node: they, two moments, the best so far, and all four as a checkpoint writes them.
 _TABLE_COPIES = 8
-_SOFTWARE = ("graphmill", "numba", "numpy", "torch", "torch-geometric", "triton")
+_SOFTWARE = ("graphmill", "numba", "numpy", "pyg-lib", "torch", "torch-geometric", "triton")
 
 
 def describe_job(spec: TrainSpec, dataset: GraphDataset, *, most_ranks: int = 1) -> JobShape:
@@ -129,8 +130,6 @@ def _num_edges(needs: Needs, *, num_edges: int, num_nodes: int) -> int:
 
 def _describe_sampled(spec: TrainSpec, model: SampledFields, dataset: GraphDataset) -> SampledShape:
     graphs = dataset.graphs
-    edge_bytes = sum(graph.indptr.nbytes + graph.indices.nbytes for graph in graphs)
-    turned = edge_bytes if model.direction == "out" else 0  # a copy in memory
     stored = sum(graph_bytes(graph) for graph in graphs)
     itemsize = np.dtype(spec.training.dtype).itemsize
     table = _TABLE_COPIES * dataset.num_nodes * model.node_embedding_size * itemsize
@@ -150,7 +149,7 @@ def _describe_sampled(spec: TrainSpec, model: SampledFields, dataset: GraphDatas
         sampler=" ".join(_words_of_sampling(model, dataset)),
         largest_degree=max(int(np.diff(graph.indptr).max(initial=0)) for graph in graphs),
         graph_bytes=stored * (1 + (len(graphs) > 1))  # several are copied into one
-        + turned
+        + sum(copied_bytes(graph, model) for graph in graphs)
         + table
         + outputs
         + _link_bytes(dataset, itemsize=itemsize),
@@ -166,11 +165,7 @@ def _describe_sampled(spec: TrainSpec, model: SampledFields, dataset: GraphDatas
 
 def _words_of_sampling(model: SampledFields, dataset: GraphDataset) -> Iterator[str]:
     """All that decides how a step's seeds and their neighbours are drawn."""
-    yield model.sampler
-    if model.replace:
-        yield "replace"
-    if model.direction == "out":
-        yield "out"
+    yield model.sampling_words
     if dataset.level == "graph":
         yield f"graphs:{model.pooling}"
     if dataset.links is not None:

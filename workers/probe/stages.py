@@ -26,7 +26,7 @@ from workers.mqgnn.goals import draws_of, forward_of
 from workers.mqgnn.graph_batches import all_neighbours
 from workers.mqgnn.minibatch import BatchTask
 from workers.mqgnn.preparation import TRANSFER, build_stages, choose_reading
-from workers.mqgnn.sampling.csc import along
+from workers.mqgnn.sampling.sampled_graph import graph_to_sample
 from workers.mqgnn.seed_order import SeedOrder
 from workers.mqgnn.table_exchange import with_table
 from workers.probe.memory import measure_peak_bytes
@@ -76,9 +76,11 @@ def _features_in_place(spec: TrainSpec, graph: Graph, *, ranks: Ranks) -> Iterat
 
 def rehearse_stages(spec: TrainSpec, *, ranks: Ranks) -> None:
     """One step of a toy model on a toy graph: everything that training uses, used once. Collective."""
+    sampler = "uniform" if spec.model.sampler == "weighted" else spec.model.sampler  # the toy's edges have no weights
+    small = {"hidden_size": 8, "sampler": sampler, "temporal": False}
     toy = spec.model_copy(
         update={
-            "model": spec.model.model_copy(update={"hidden_size": 8}),
+            "model": spec.model.model_copy(update=small),
             "training": spec.training.model_copy(update={"loss": None, "metric": None, "class_weights": None}),
         }
     )
@@ -102,7 +104,7 @@ class _Replica:
 
     def __init__(self, spec: TrainSpec, dataset: GraphDataset, *, graph: Graph, ranks: Ranks, batch_size: int) -> None:
         """``graph`` is all of ``dataset`` as one."""
-        graph, training = along(graph, direction=spec.model.direction), spec.training
+        graph, training = graph_to_sample(graph, spec.model), spec.training
         dtype = getattr(torch, training.dtype)
         model = build_model(spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
         if (table := table_of(model)) is not None:
@@ -133,6 +135,9 @@ class _Replica:
             dtype=dtype,
             sampler=spec.model.sampler,
             replace=spec.model.replace,
+            disjoint=spec.model.disjoint,
+            temporal=spec.model.temporal,
+            backend=spec.model.sampler_backend,
             reading=choose_reading(model, graph, device=ranks.device, dtype=dtype),
             draws=draws_of(dataset, graph),
         )

@@ -3,7 +3,9 @@
 spec.model + data set ─▶ resolve_model ─▶ the spec that is built, trained and exported. No tensor library in here.
 """
 
-from workers.data.graph import GraphDataset
+import numpy as np
+
+from workers.data.graph import NO_SPLIT, NO_TIME, GraphDataset
 from workers.data.graph_encodings.index_form import is_near_form_smaller
 from workers.data.graph_encodings.structure import is_symmetric
 from workers.errors import ModelInvalidError
@@ -25,6 +27,7 @@ def resolve_model(model: ModelSpec, dataset: GraphDataset) -> ModelSpec:
             " model.node_embedding_size, numbers that are learned for each node"
         )
     if isinstance(model, SampledFields):
+        _check_sampling(model, dataset)
         return model
     _check_edge_types(model.needs.edge_types, dataset)
     if model.needs.edge_paths and dataset.num_edge_types:
@@ -40,6 +43,49 @@ def resolve_model(model: ModelSpec, dataset: GraphDataset) -> ModelSpec:
             f" choose {wanted}, or leave it out"
         )
     return model
+
+
+def _of_one_graph(model: SampledFields) -> dict[str, bool]:
+    return {
+        "sampler": model.sampler == "weighted",
+        "disjoint": model.disjoint,
+        "temporal": model.temporal,
+        "sampler_backend": model.sampler_backend != "own",
+    }
+
+
+def _check_sampling(model: SampledFields, dataset: GraphDataset) -> None:
+    """Weights and times that the sampler looks at."""
+    is_plain = dataset.level == "node" and dataset.links is None and len(dataset.graphs) == 1
+    asked = [name for name, is_set in _of_one_graph(model).items() if is_set]
+    if asked and not is_plain:
+        raise ModelInvalidError(
+            f"model.{asked[0]} is for nodes of one graph; {dataset.name} has graphs or links to predict, or several"
+            f" graphs: leave {' and '.join(asked)} out",
+            pointer=f"/model/{asked[0]}",
+        )
+    graph = dataset.graphs[0]
+    if model.sampler == "weighted" and graph.edge_weights is None:
+        raise ModelInvalidError(
+            f"model.sampler 'weighted' draws by weights of edges, and those of {dataset.name} have none: add a column"
+            " weight to the table of edges (edge_weight in a saved PyG object), or choose uniform",
+            pointer="/model/sampler",
+        )
+    if model.temporal and graph.node_times is None:
+        raise ModelInvalidError(
+            f"model.temporal looks at edges no later than the time of their seed, and the nodes of {dataset.name} have"
+            " none: add a column time to the table of nodes (time in a saved PyG object), or leave temporal out",
+            pointer="/model/temporal",
+        )
+    if model.temporal and graph.node_times is not None:
+        timeless = np.flatnonzero((graph.split != NO_SPLIT) & (graph.node_times == NO_TIME))
+        if len(timeless):
+            raise ModelInvalidError(
+                f"model.temporal: node {timeless[0]} of {dataset.name} is in a part of the split and has no time; give"
+                " it one, or take it out of the split",
+                pointer="/model/temporal",
+                node=int(timeless[0]),
+            )
 
 
 def _index_form(needs: Needs, dataset: GraphDataset) -> IndexForm:

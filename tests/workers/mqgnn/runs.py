@@ -51,6 +51,8 @@ class Settings:
     pipelined: bool = False
     num_sampling_workers: int = 1
     sampler: SamplerName = "uniform"
+    disjoint: bool = False
+    temporal: bool = False
     in_place: bool = False
     sync: SyncRule = DDP
     learning_rate: float = 0.01
@@ -105,6 +107,8 @@ def train_by_hand(
             dtype=settings.dtype,
             num_sampling_workers=settings.num_sampling_workers,
             sampler=settings.sampler,
+            disjoint=settings.disjoint,
+            temporal=settings.temporal,
             reading=choose_reading(model, stored, device=CPU, dtype=settings.dtype)
             if settings.in_place
             else "gathered",

@@ -105,7 +105,7 @@ def test_what_cannot_be_changed_is_named_and_nothing_changes(change, said):
 
 def test_edges_with_types_stay_as_they_are():
     typed = ChangingGraph(replace(PATH, edge_types=np.zeros(6, dtype=np.uint8)))
-    with pytest.raises(DatasetInvalidError, match="several types"):
+    with pytest.raises(DatasetInvalidError, match="carry edge_types"):
         typed.add_edges(np.array([4]), np.array([0]))
 
 

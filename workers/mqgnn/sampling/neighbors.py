@@ -85,7 +85,7 @@ class NeighborSampler:
         """Sample around ``seeds`` [B], integers, which may be empty and, unless disjoint, not repeat.
 
         ``key`` names the random stream, usually ``stream_key(Stream.SAMPLING, seed, epoch, batch)``; ``times`` int64
-        [B], disjoint only, the latest time of an edge for each seed. Raises ``SeedsInvalidError``.
+        [B], the latest time of an edge for each seed; [1] if not disjoint. Raises ``SeedsInvalidError``.
         """
         seeds = np.asarray(seeds, dtype=np.int64)
         streams, indices = self._streams(seeds, key=key, times=times), self._csc.indices
@@ -122,14 +122,11 @@ class NeighborSampler:
 
     def _streams(self, seeds: np.ndarray, *, key: int | np.uint64, times: np.ndarray | None) -> Streams:
         stream = np.array([key], dtype=np.uint64)
-        if not self._options.disjoint:
-            assert times is None, "only disjoint subgraphs can have times of their own"
-            return Streams(stream, limits=NO_TIMES)
-        keys = mix64_array(stream ^ seeds.astype(np.uint64))
+        keys = mix64_array(stream ^ seeds.astype(np.uint64)) if self._options.disjoint else stream
         if times is None:
             return Streams(keys, limits=NO_TIMES)
         assert self._csc.times is not None, "temporal sampling needs edge times"
-        assert len(times) == len(seeds)
+        assert len(times) == len(keys), "a time for each subgraph"
         return Streams(keys, limits=np.asarray(times, dtype=np.int64))
 
 
