@@ -188,6 +188,8 @@ def _chunk_bytes(
     if model == "pna":
         wide += 16 * width_in  # four aggregations, three scales of each, side by side with the own row
         edge_bytes += 6 * width_in * element_bytes
+    if model.endswith("hetero"):
+        edge_bytes += 24  # while the edges of one relation are cut out
     if model in ("gat", "gatv2"):
         wide += num_heads * max(width_in, width_out)
         edge_bytes += num_heads * (2 if model == "gat" else _CHUNK_MATRICES * width_out) * element_bytes

@@ -23,6 +23,7 @@ SamplerName = Literal[
 Direction = Literal["in", "out"]
 SampledPooling = Literal["mean", "sum"]
 Backend = Literal["own", "pyg_lib"]
+Relation = tuple[str, str, str]  # source type, type of the edge, target type
 
 
 # Models that take no weighted sums over neighbours, as layer-wise samplers need them: softmax, extremes, deviations.
@@ -31,6 +32,13 @@ _UNWEIGHTED = ("gat", "gatv2", "pna")
 NODE_WISE = ("uniform", "weighted", "labor")
 # Models that look at the sample alone: the others know degrees of the whole graph, later edges among them.
 _TIMELESS = ("graphsage", "gat", "gatv2")
+
+
+class TypeNames(Frozen):
+    """What a hetero model tells apart, by number."""
+
+    nodes: tuple[str, ...]
+    relations: tuple[Relation, ...]
 
 
 class SampledFields(Frozen):
@@ -44,6 +52,8 @@ class SampledFields(Frozen):
     replace: bool = Field(default=False, description="neighbours may be drawn twice")
     disjoint: bool = Field(default=False, description="each seed has a subgraph of its own")
     temporal: bool = Field(default=False, description="no edge later than the seed's time; disjoint in any case")
+    hetero: bool = Field(default=False, description="weights of their own for each type of nodes and of edges")
+    types: TypeNames | None = Field(default=None, description="hetero: filled in from the data")
     sampler_backend: Backend = Field(default="own", description="pyg_lib, where it is installed: other random numbers")
     direction: Direction = Field(default="in", description="of the edges along which a node hears from others")
     pooling: SampledPooling = Field(default="mean", description="of nodes, where graphs are predicted")
@@ -96,10 +106,33 @@ class SampledFields(Frozen):
             )
         return self
 
+    @model_validator(mode="after")
+    def _types_fit(self) -> "SampledFields":
+        if self.types is not None and not self.hetero:
+            raise ValueError("types are those of hetero models; set hetero, or leave types out")
+        if not self.hetero:
+            return self
+        if self.name != "graphsage":
+            raise ValueError(f"hetero: {self.name} has no form for several types; choose graphsage")
+        plain = {
+            "direction": "in",
+            "disjoint": False,
+            "temporal": False,
+            "sampler_backend": "own",
+            "node_embedding_size": 0,
+        }
+        odd = [name for name, usual in plain.items() if getattr(self, name) != usual]
+        if self.sampler not in ("uniform", "weighted") or odd:
+            raise ValueError(
+                f"hetero samples uniform or weighted, along in-edges; found sampler {self.sampler!r}"
+                f"{''.join(f', {name} {getattr(self, name)!r}' for name in odd)}: leave them out"
+            )
+        return self
+
     @property
     def sampling_words(self) -> str:
         """How neighbours are chosen, the fanouts apart, in words that are equal only for equal ways."""
-        flags = {"replace": self.replace, "disjoint": self.disjoint, "temporal": self.temporal}
+        flags = {"replace": self.replace, "disjoint": self.disjoint, "temporal": self.temporal, "hetero": self.hetero}
         chosen = [name for name, is_set in flags.items() if is_set]
         backend = [] if self.sampler_backend == "own" else [self.sampler_backend]
         return " ".join([self.sampler, *chosen, *["out"] * (self.direction == "out"), *backend])

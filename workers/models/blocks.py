@@ -54,6 +54,8 @@ class Block:
     edge_weights: Tensor | None = None  # float32 [e]: times these, a sampled sum estimates the sum over all
     in_place: InPlace | None = None
     own_rows: Tensor | None = None  # [num_targets], the dtype of indices; only in place
+    node_types: Tensor | None = None  # [num_sources], where nodes and edges are told apart
+    relations: Tensor | None = None  # [e]
 
     @property
     def num_targets(self) -> int:
@@ -131,6 +133,8 @@ class SampledEdges:
     num_edges_per_hop: Sequence[int]
     edge_weights: Tensor | None = None  # float32 [e]
     source_ids: Tensor | None = None  # [e], where the last hop's nodes have no numbers of their own
+    node_types: Tensor | None = None  # [n], where nodes and edges are told apart
+    relations: Tensor | None = None  # [e]
     nested: bool = True
 
     @property
@@ -153,6 +157,8 @@ class SampledEdges:
             edge_weights=None if self.edge_weights is None else self.edge_weights[edges],
             in_place=in_place,
             own_rows=None if in_place is None else self.node_ids[: self.num_nodes(hop)],
+            node_types=None if self.node_types is None else self.node_types[: self.num_nodes(hop + 1)],
+            relations=None if self.relations is None else self.relations[edges],
         )
 
 

@@ -67,10 +67,13 @@ class Evaluator:
         device: torch.device,
         dtype: torch.dtype,
         chunk_bytes: int = CHUNK_BYTES,
+        has_relations: bool = False,
     ) -> None:
+        """With ``has_relations``, they are the edge types of ``graph`` (``sampled_graph``)."""
         self._graph, self._axis = graph, axis
         self._device, self._dtype, self._chunk_bytes = device, dtype, chunk_bytes
         self._sampler = build_sampler(csc_of(graph), name="uniform", fanouts=(ALL_NEIGHBORS,))
+        self._has_relations = has_relations
         self._work = graph.indptr + np.arange(graph.num_nodes + 1)  # rows read by all nodes before this one
         shares = self._work[-1] * np.arange(axis.size + 1) // axis.size
         self._bounds = np.searchsorted(self._work, shares).tolist()
@@ -134,8 +137,20 @@ class Evaluator:
             indptr=torch.from_numpy(subgraph.indptr).to(self._device),
             indices=torch.from_numpy(subgraph.indices).to(self._device),
             degrees=torch.from_numpy(self._graph.in_degrees(subgraph.node_ids)).to(self._device),
+            **self._types_of(nodes, subgraph.node_ids),
         )
         return subgraph.node_ids, block
+
+    def _types_of(self, rows: slice, nodes: np.ndarray) -> dict[str, Tensor]:
+        """Types of ``nodes``, and relations of all in-edges of ``rows``, which lie in the graph in one piece."""
+        graph = self._graph
+        if not self._has_relations:
+            return {}
+        edges = slice(int(graph.indptr[rows.start]), int(graph.indptr[rows.stop]))
+        return {
+            "node_types": torch.from_numpy(graph.node_types[nodes]).to(self._device),
+            "relations": torch.from_numpy(graph.edge_types[edges]).to(self._device),
+        }
 
     def _inputs(self, hidden: Tensor | None, *, nodes: np.ndarray) -> Tensor:
         """Rows [len(nodes), F_in] of the hidden matrix, or of the features before the first layer."""

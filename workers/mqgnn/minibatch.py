@@ -50,6 +50,8 @@ class MiniBatch:
     num_seeds_all: int
     edge_weights: Tensor | None = None  # float32 [e], where neighbours were sampled by importance
     source_ids: Tensor | None = None  # [e] sources in the graph, where the last hop's nodes have no local numbers
+    node_types: Tensor | None = None  # uint8 [n], where nodes and edges are told apart
+    relations: Tensor | None = None  # uint8 [e]
     nested: bool = True  # see ``SampledSubgraph``
     copied: torch.cuda.Event | None = None
 
@@ -65,6 +67,8 @@ class MiniBatch:
             num_edges_per_hop=self.num_sampled_edges_per_hop,
             edge_weights=self.edge_weights,
             source_ids=self.source_ids,
+            node_types=self.node_types,
+            relations=self.relations,
             nested=self.nested,
         )
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from workers.data.features import DenseFeatures, SparseFeatures
 from workers.data.graph import Graph
-from workers.model_specs.sampled import Backend, SamplerName
+from workers.model_specs.sampled import Backend, SamplerName, TypeNames
 from workers.models.blocks import InPlace
 from workers.models.node_table import table_of
 from workers.models.sampled import Reading, reading_of
@@ -23,9 +23,10 @@ from workers.mqgnn.counter_rng import Stream, stream_key
 from workers.mqgnn.graph_versions import ChangingGraph, NewestSampler
 from workers.mqgnn.minibatch import MiniBatch, SampledBatch
 from workers.mqgnn.sampling.csc import csc_of
-from workers.mqgnn.sampling.named import Sampler, build_sampler
+from workers.mqgnn.sampling.named import Sampler, build_sampler, build_typed_sampler
 from workers.mqgnn.sampling.preference import Preference
 from workers.mqgnn.sampling.subgraph import SampledSubgraph
+from workers.mqgnn.sampling.typed import cut_by_type
 from workers.mqgnn.seed_order import BatchTask, SeedOrder
 from workers.mqgnn.stage import Stage
 from workers.mqgnn.subgraph_cache import SubgraphCache
@@ -66,6 +67,7 @@ def build_stages(
     disjoint: bool = False,
     temporal: bool = False,
     backend: Backend = "own",
+    types: TypeNames | None = None,
     reading: Reading = "gathered",
     subgraphs: SubgraphCache | None = None,
     preference: Preference | None = None,
@@ -75,13 +77,18 @@ def build_stages(
 
     ``subgraphs`` keeps what epochs share by the order's ``reuse``. Of a graph that changes, every mini-batch is one of
     the version that was the newest when it was sampled. ``draws`` make seeds of what ``order`` names, where these are
-    no nodes. ``reading`` is how the model's first layer meets the features (``workers.models.sampled.reading_of``).
+    no nodes. With ``types``, ``graph`` has numbered relations (``sampled_graph``), and each has ``fanouts``. ``reading``
+    is how the model's first layer meets the features (``workers.models.sampled.reading_of``).
     """
     graphs = graph if isinstance(graph, ChangingGraph) else ChangingGraph(graph)
     if subgraphs is not None:
         graphs.tell(partial(subgraphs.forget, num_nodes=graphs.now.graph.num_nodes))
 
+    typed = None if types is None else cut_by_type(graphs.now.graph, types=types)  # typed edges never change
+
     def build(graph: Graph) -> Sampler:
+        if typed is not None:
+            return build_typed_sampler(typed, name=sampler, fanouts=fanouts, replace=replace)
         return build_sampler(
             csc_of(graph),
             name=sampler,
@@ -217,6 +224,7 @@ class PrepareWorker:
             num_seeds_all=sampled.num_seeds_all,
             edge_weights=None if subgraph.edge_weights is None else torch.from_numpy(subgraph.edge_weights),
             source_ids=None if subgraph.source_ids is None else torch.from_numpy(subgraph.source_ids),
+            **_types_of(subgraph, graph=graph),
             nested=subgraph.nested,
         )
 
@@ -226,6 +234,16 @@ class PrepareWorker:
         if self._in_place is None or self._in_place[0] is not graph:
             self._in_place = graph, in_place_of(graph)
         return self._in_place[1]
+
+
+def _types_of(subgraph: SampledSubgraph, *, graph: Graph) -> dict[str, torch.Tensor]:
+    if subgraph.relations is None:
+        return {}
+    assert graph.node_types is not None, "relations were numbered, and types of nodes with them"
+    return {
+        "node_types": torch.from_numpy(graph.node_types[subgraph.node_ids]),
+        "relations": torch.from_numpy(subgraph.relations),
+    }
 
 
 class TransferWorker:

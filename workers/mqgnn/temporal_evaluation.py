@@ -45,7 +45,7 @@ def build_evaluator(
 ) -> NodeEvaluator:
     """The evaluation of ``spec`` on ``graph``, as it is sampled (``sampled_graph``)."""
     if not spec.temporal:
-        return Evaluator(graph, axis=axis, device=device, dtype=dtype)
+        return Evaluator(graph, axis=axis, device=device, dtype=dtype, has_relations=spec.hetero)
     return TemporalEvaluator(graph, num_hops=spec.num_layers, axis=axis, device=device, dtype=dtype)
 
 

@@ -11,6 +11,7 @@ global batches, dropout included, where all fanouts are equal; with others a rep
 one process does, and then samples it with another fanout. Sampling a node anew at each hop would lift that.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -45,6 +46,7 @@ from workers.training.divergence import sum_shares
 from workers.training.losses import build_loss
 from workers.training.memory import PeakMemory
 from workers.training.milestones import Milestones
+from workers.training.model_fit import resolve_model
 from workers.training.objective import resolve_objective
 from workers.training.optimizer import build_optimizer, every_parameter
 from workers.training.run import RankRun
@@ -59,7 +61,9 @@ def train(run: RankRun) -> dict[str, float]:
     check_plan(run)
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
-    graph = graph_to_sample(trained_graph(dataset), run.spec.model)
+    graph = trained_graph(dataset)
+    run = replace(run, spec=run.spec.model_copy(update={"model": resolve_model(run.spec.model, dataset)}))
+    graph = graph_to_sample(graph, run.spec.model)
     axis = Axis() if run.store is not None else open_axis((tuple(range(run.world_size)),), rank=run.rank)
     try:
         return _train(run, dataset, graph=graph, axis=axis)
@@ -172,6 +176,7 @@ def _train_with(
         disjoint=run.spec.model.disjoint,
         temporal=run.spec.model.temporal,
         backend=run.spec.model.sampler_backend,
+        types=run.spec.model.types,
         reading=choose_reading(model, graph, device=run.device, dtype=dtype),
         subgraphs=subgraphs,
         preference=features.preference,

@@ -135,7 +135,7 @@ def _describe_sampled(spec: TrainSpec, model: SampledFields, dataset: GraphDatas
     table = _TABLE_COPIES * dataset.num_nodes * model.node_embedding_size * itemsize
     outputs = 0 if dataset.level == "node" else dataset.num_nodes * dataset.num_classes * itemsize
     return SampledShape(
-        model=model.name,
+        model=f"{model.name} hetero" if model.hetero else model.name,
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
         num_heads=getattr(model, "num_heads", 1),

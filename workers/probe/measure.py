@@ -23,6 +23,7 @@ from workers.probe.collective import measure_links
 from workers.probe.memory import measure_peak_bytes
 from workers.probe.ranks import Ranks
 from workers.spec import Kind, TrainSpec
+from workers.training.model_fit import resolve_model
 
 _LINK_REPEATS = 7  # a call takes a millisecond or so, and links are noisier than computing
 _LARGEST_PAYLOAD_BYTES = 64 * 2**20  # a payload is sent 70 times or so; beyond this a link's line is straight
@@ -96,7 +97,9 @@ def _payloads(request: ProbeRequest, parameter_bytes: int) -> tuple[int, ...]:
 
 def _parameter_bytes(spec: TrainSpec, dataset: GraphDataset) -> int:
     with torch.device("meta"):  # shapes only
-        model = build_model(spec.model, num_features=dataset.num_features, num_classes=dataset.num_classes)
+        model = build_model(
+            resolve_model(spec.model, dataset), num_features=dataset.num_features, num_classes=dataset.num_classes
+        )
     return sum(parameter.numel() for parameter in model.parameters()) * ELEMENT_BYTES[spec.training.dtype]
 
 

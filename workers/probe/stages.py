@@ -34,6 +34,7 @@ from workers.probe.ranks import Ranks, time_once_s
 from workers.probe.toy_graph import ring_graph
 from workers.spec import TrainSpec
 from workers.training.losses import build_loss
+from workers.training.model_fit import resolve_model
 from workers.training.objective import resolve_objective
 from workers.training.optimizer import build_optimizer, every_parameter
 
@@ -52,10 +53,11 @@ def measure_stages(
     Only compute is measured on several thread counts: the other stages run on one.
     """
     budget_s = request.budget_s / (len(request.threads) * len(request.stage_batch_sizes))
+    resolved = spec.model_copy(update={"model": resolve_model(spec.model, dataset)})
     samples: list[StageSample] = []
     with _features_in_place(spec, as_one_graph(dataset), ranks=ranks) as graph:
         for batch_size in request.stage_batch_sizes:
-            replica = _Replica(spec, dataset, graph=graph, ranks=ranks, batch_size=batch_size)
+            replica = _Replica(resolved, dataset, graph=graph, ranks=ranks, batch_size=batch_size)
             for num_threads in request.threads:
                 torch.set_num_threads(num_threads)
                 found = replica.measure(num_threads=num_threads, budget_s=budget_s)
@@ -76,8 +78,8 @@ def _features_in_place(spec: TrainSpec, graph: Graph, *, ranks: Ranks) -> Iterat
 
 def rehearse_stages(spec: TrainSpec, *, ranks: Ranks) -> None:
     """One step of a toy model on a toy graph: everything that training uses, used once. Collective."""
-    sampler = "uniform" if spec.model.sampler == "weighted" else spec.model.sampler  # the toy's edges have no weights
-    small = {"hidden_size": 8, "sampler": sampler, "temporal": False}
+    sampler = "uniform" if spec.model.sampler == "weighted" else spec.model.sampler  # the toy's edges carry nothing
+    small = {"hidden_size": 8, "sampler": sampler, "temporal": False, "hetero": False, "types": None}
     toy = spec.model_copy(
         update={
             "model": spec.model.model_copy(update=small),
@@ -138,6 +140,7 @@ class _Replica:
             disjoint=spec.model.disjoint,
             temporal=spec.model.temporal,
             backend=spec.model.sampler_backend,
+            types=spec.model.types,
             reading=choose_reading(model, graph, device=ranks.device, dtype=dtype),
             draws=draws_of(dataset, graph),
         )

@@ -8,11 +8,12 @@ import numpy as np
 from workers.data.graph import NO_SPLIT, NO_TIME, GraphDataset
 from workers.data.graph_encodings.index_form import is_near_form_smaller
 from workers.data.graph_encodings.structure import is_symmetric
+from workers.data.relations import MOST_RELATIONS, node_type_names, relations_of
 from workers.errors import ModelInvalidError
 from workers.model_specs.by_name import ModelSpec
 from workers.model_specs.custom import CustomSpec
 from workers.model_specs.needs import Needs
-from workers.model_specs.sampled import SampledFields
+from workers.model_specs.sampled import SampledFields, TypeNames
 from workers.model_specs.transformers import GraphGPSSpec, GraphormerSpec, IndexForm
 
 
@@ -28,7 +29,7 @@ def resolve_model(model: ModelSpec, dataset: GraphDataset) -> ModelSpec:
         )
     if isinstance(model, SampledFields):
         _check_sampling(model, dataset)
-        return model
+        return _with_types(model, dataset) if model.hetero else model
     _check_edge_types(model.needs.edge_types, dataset)
     if model.needs.edge_paths and dataset.num_edge_types:
         _check_both_ways(dataset)
@@ -50,6 +51,7 @@ def _of_one_graph(model: SampledFields) -> dict[str, bool]:
         "sampler": model.sampler == "weighted",
         "disjoint": model.disjoint,
         "temporal": model.temporal,
+        "hetero": model.hetero,
         "sampler_backend": model.sampler_backend != "own",
     }
 
@@ -86,6 +88,37 @@ def _check_sampling(model: SampledFields, dataset: GraphDataset) -> None:
                 pointer="/model/temporal",
                 node=int(timeless[0]),
             )
+
+
+def _with_types(model: SampledFields, dataset: GraphDataset) -> SampledFields:
+    """``model`` with the names of what it tells apart. One type of nodes is predicted."""
+    (graph,) = dataset.graphs
+    if graph.node_types is None and graph.edge_types is None:
+        raise ModelInvalidError(
+            f"model.hetero tells types of nodes and edges apart, and {dataset.name} has none: add a column type to the"
+            " tables (or save a HeteroData), or leave hetero out",
+            pointer="/model/hetero",
+        )
+    if graph.node_types is not None:
+        predicted = np.unique(graph.node_types[graph.split != NO_SPLIT])
+        if len(predicted) > 1:
+            names = [node_type_names(dataset)[number] for number in predicted]
+            raise ModelInvalidError(
+                f"model.hetero predicts nodes of one type; the split of {dataset.name} has {', '.join(names)}: keep"
+                " the labels of one of them",
+                pointer="/model/hetero",
+            )
+    found = TypeNames(nodes=node_type_names(dataset), relations=relations_of(dataset))
+    if len(found.relations) > MOST_RELATIONS:
+        raise ModelInvalidError(
+            f"model.hetero tells at most {MOST_RELATIONS} relations apart; {dataset.name} has {len(found.relations)}"
+        )
+    if model.types not in (None, found):
+        raise ModelInvalidError(
+            f"model.types {model.types} are not those of {dataset.name}, {found}: leave types out",
+            pointer="/model/types",
+        )
+    return model.model_copy(update={"types": found})
 
 
 def _index_form(needs: Needs, dataset: GraphDataset) -> IndexForm:

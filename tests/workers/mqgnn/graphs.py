@@ -1,10 +1,13 @@
 """Small graphs for the tests of the sampled runtime, and the long way from a subgraph to PyG's edge_index."""
 
+from dataclasses import replace
+
 import numpy as np
 
+from workers.data.build import build_dataset
 from workers.data.edges import from_edges
 from workers.data.features import DenseFeatures
-from workers.data.graph import TEST, TRAIN, VALIDATION, Graph
+from workers.data.graph import NO_LABEL, NO_SPLIT, TEST, TRAIN, VALIDATION, Graph, GraphDataset
 
 
 def graph_of_edges(
@@ -50,6 +53,22 @@ def clustered_graph(
         y=y,
         split=rng.choice([TRAIN, VALIDATION, TEST], p=[0.6, 0.2, 0.2], size=num_nodes).astype(np.int8),
     )
+
+
+def typed_dataset(num_nodes: int = 90) -> GraphDataset:
+    """Three types of nodes, of which only those of the first are predicted, and two types of edges."""
+    graph, rng = clustered_graph(num_nodes, degree=8), np.random.default_rng(1)
+    types = rng.integers(3, size=num_nodes).astype(np.uint8)
+    kinds = rng.integers(2, size=graph.num_edges).astype(np.uint8)
+    graph = replace(
+        graph,
+        node_types=types,
+        edge_types=kinds,
+        y=np.where(types == 0, graph.y, NO_LABEL),
+        split=np.where(types == 0, graph.split, NO_SPLIT).astype(np.int8),
+    )
+    names = {"node_type_names": ("paper", "author", "venue"), "edge_type_names": ("to", "of")}
+    return build_dataset("typed", graphs=(graph,), num_classes=3, **names)
 
 
 def in_neighbors(graph: Graph, node: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from planner.sync import SyncRule
 from tests.kit.objectives import CROSS_ENTROPY
 from workers.comm.axis import Axis
 from workers.data.graph import TRAIN, Graph
-from workers.model_specs.sampled import SamplerName
+from workers.model_specs.sampled import SamplerName, TypeNames
 from workers.models.node_table import table_of
 from workers.models.sampled import build_sampled_gnn
 from workers.mqgnn.engine import ReplicaStep
@@ -53,6 +53,7 @@ class Settings:
     sampler: SamplerName = "uniform"
     disjoint: bool = False
     temporal: bool = False
+    types: TypeNames | None = None
     in_place: bool = False
     sync: SyncRule = DDP
     learning_rate: float = 0.01
@@ -73,12 +74,14 @@ def train_by_hand(
     torch.manual_seed(settings.seed)
     stored = graph.now.graph if isinstance(graph, ChangingGraph) else graph
     kind = SPEC_OF_MODEL[settings.model]
+    options = {"hetero": True, "types": settings.types} if settings.types else {}
     spec = kind(
         name=settings.model,
         hidden_size=16,
         dropout=settings.dropout,
         fanouts=settings.fanouts,
         node_embedding_size=settings.node_embedding_size,
+        **options,
     )
     model = build_sampled_gnn(spec, num_features=stored.features.num_features, num_classes=int(stored.y.max()) + 1).to(
         settings.dtype
@@ -109,6 +112,7 @@ def train_by_hand(
             sampler=settings.sampler,
             disjoint=settings.disjoint,
             temporal=settings.temporal,
+            types=settings.types,
             reading=choose_reading(model, stored, device=CPU, dtype=settings.dtype)
             if settings.in_place
             else "gathered",

@@ -14,6 +14,7 @@ from workers.mqgnn.sampling.neighbors import NeighborOptions, NeighborSampler
 from workers.mqgnn.sampling.preference import Preference
 from workers.mqgnn.sampling.pyg_backend import PygLibSampler, find_pyg_lib
 from workers.mqgnn.sampling.subgraph import SampledSubgraph
+from workers.mqgnn.sampling.typed import TypedEdges, TypedSampler
 
 
 class Sampler(Protocol):
@@ -73,3 +74,11 @@ def build_sampler(
         return PygLibSampler(csc, fanouts=fanouts, options=neighbors, function=function)
     sampler = NeighborSampler(csc, fanouts=fanouts, options=neighbors, preference=preference, kernels=kernels)
     return sampler if node_times is None else SamplerOfTimes(sampler, node_times)
+
+
+def build_typed_sampler(
+    edges: TypedEdges, *, name: SamplerName, fanouts: Sequence[int], replace: bool = False
+) -> Sampler:
+    """The sampler of a graph whose relations are told apart: ``fanouts`` for each of them."""
+    assert name in ("uniform", "weighted")
+    return TypedSampler(edges, fanouts=fanouts, rule=name, with_replacement=replace, kernels=sampler_kernels())

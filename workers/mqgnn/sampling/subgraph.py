@@ -29,6 +29,7 @@ class SampledSubgraph:
     edge_ids: np.ndarray | None = None  # [e] the edges' numbers in the graph, where they were asked for
     edge_weights: np.ndarray | None = None  # float32 [e]: times these, a sampled sum estimates the sum over all
     trees: np.ndarray | None = None  # int32 [n]: the seed (by position) whose disjoint subgraph a node is in
+    relations: np.ndarray | None = None  # uint8 [e]: the kind of each edge, where kinds are told apart
     source_ids: np.ndarray | None = None  # [all edges] sources in the graph, where the last hop has no local numbers
     nested: bool = True
 
