@@ -77,8 +77,8 @@ def build_stages(
 
     ``subgraphs`` keeps what epochs share by the order's ``reuse``. Of a graph that changes, every mini-batch is one of
     the version that was the newest when it was sampled. ``draws`` make seeds of what ``order`` names, where these are
-    no nodes. With ``types``, ``graph`` has numbered relations (``sampled_graph``), and each has ``fanouts``. ``reading``
-    is how the model's first layer meets the features (``workers.models.sampled.reading_of``).
+    no nodes. With ``types``, ``graph`` has numbered relations (``sampled_graph``), and each has ``fanouts``.
+    ``reading`` is how the model's first layer meets the features (``workers.models.sampled.reading_of``).
     """
     graphs = graph if isinstance(graph, ChangingGraph) else ChangingGraph(graph)
     if subgraphs is not None:
