@@ -167,7 +167,7 @@ def train_on(pool: GlooPool, job: JobSpec, *, spread: Spread, score: str, root: 
 
 
 class KeptRuns:
-    """Runs by their job and ranks, kept in a file of JSON lines where there is one."""
+    """Runs by their job and ranks, kept in a file of JSON lines where there is one, made by one state of code."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

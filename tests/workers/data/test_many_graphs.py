@@ -85,6 +85,16 @@ def test_a_published_set_of_graphs_has_its_size(name, real_paths):
     ) == PUBLISHED[name]
 
 
+@pytest.mark.parametrize(("name", "num_attributes"), [("ENZYMES", 18), ("PROTEINS", 1)])
+def test_attributes_are_scaled_beside_one_column_per_label(name, num_attributes, real_paths):
+    graphs = load_dataset(DatasetSpec(name=name), paths=real_paths).graphs
+    x = np.concatenate([graph.features.gather(np.arange(graph.num_nodes)) for graph in graphs])
+    assert x[:, :num_attributes].mean(axis=0) == pytest.approx(np.zeros(num_attributes), abs=1e-3)
+    assert x[:, :num_attributes].std(axis=0) == pytest.approx(np.ones(num_attributes), abs=1e-3)
+    assert (x[:, num_attributes:].sum(axis=1) == 1).all()
+    assert np.isin(x[:, num_attributes:], (0, 1)).all()
+
+
 def test_molecules_are_those_that_pyg_builds(real_paths):
     from torch_geometric.utils import from_smiles
 

@@ -1,7 +1,7 @@
 """Graph classification sets of the TU collection (Morris et al., 2020), through PyG's reader of their text files.
 
-Node attributes and one-hot node labels are the features, edge labels the edge types. PROTEINS and ENZYMES come with the
-ten folds of Errica et al. ("A Fair Comparison of Graph Neural Networks", ICLR 2020); ``split`` chooses one of them.
+Node attributes, scaled, and one-hot node labels are the features, edge labels the edge types. PROTEINS and ENZYMES
+come with the ten folds of Errica et al. ("A Fair Comparison of Graph Neural Networks", ICLR 2020); ``split`` chooses.
 """
 
 import json
@@ -41,12 +41,12 @@ def read_tu(source: Source, *, paths: DataPaths, split: int) -> GraphDataset:
         node_offsets=node_offsets,
         sources=ends[0],
         targets=ends[1],
-        features=compact(DenseFeatures(data.x.numpy().astype(np.float32))),
+        features=compact(_features(data.x.numpy(), num_attributes=sizes["num_node_attributes"])),
         y=y,
         split=part,
         columns=columns,
     )
-    notes = (note, "features: node attributes as published, and one column per node label")
+    notes = (note, "features: node attributes of mean 0 and variance 1 over all nodes, and one column per node label")
     return build_dataset(source.name, graphs=graphs, num_classes=int(y.max()) + 1, notes=notes, level="graph")
 
 
@@ -62,6 +62,14 @@ def _read(source: Source, *, folder: Path) -> tuple[Any, dict[str, Any], dict[st
             " compare them with the published ones",
             name=source.name,
         ) from error
+
+
+def _features(x: np.ndarray, *, num_attributes: int) -> DenseFeatures:
+    """The first columns are attributes: in their own units, as published, they would drown the labels beside them."""
+    attributes = x[:, :num_attributes].astype(np.float64)
+    spread = attributes.std(axis=0)
+    scaled = (attributes - attributes.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    return DenseFeatures(np.concatenate([scaled, x[:, num_attributes:]], axis=1).astype(np.float32))
 
 
 def _split(source: Source, *, y: np.ndarray, place: Path, index: int) -> tuple[np.ndarray, str]:
