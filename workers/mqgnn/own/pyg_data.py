@@ -49,7 +49,7 @@ def dataset_of(data: Any, *, task: Task | None = None) -> GraphDataset:
         graphs=(graph,),
         num_features=graph.features.num_features,
         num_classes=num_classes,
-        fingerprint=content_fingerprint((graph,), num_classes=num_classes, class_names=()),
+        fingerprint=content_fingerprint((graph,), num_classes=num_classes, names=()),
         task=task,
     )
 
