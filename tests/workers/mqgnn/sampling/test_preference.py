@@ -13,6 +13,7 @@ from tests.workers.mqgnn.sampling.forms import ALL_KERNELS
 from tests.workers.mqgnn.sampling.odd_edges import random_csc
 from tests.workers.mqgnn.sampling.reference import reference_preferring
 from tests.workers.mqgnn.sampling.same import assert_same
+from workers.models.blocks import SampledEdges
 from workers.models.registry import build_model
 from workers.models.sampled import forward_blocks
 from workers.mqgnn.sampling.csc import Csc, csc_of, csc_of_edges
@@ -84,9 +85,7 @@ def test_outputs_have_those_of_all_neighbours_as_their_mean(name, factor):
     def outputs(sampler: NeighborSampler, key: int) -> torch.Tensor:
         sampled = sampler.sample(seeds, key=key)
         weights = sampled.edge_weights
-        return forward_blocks(
-            model,
-            torch.from_numpy(GRAPH.features.gather(sampled.node_ids)).double(),
+        edges = SampledEdges(
             node_ids=torch.from_numpy(sampled.node_ids),
             degrees=torch.from_numpy(GRAPH.in_degrees(sampled.node_ids)),
             indptr=torch.from_numpy(sampled.indptr),
@@ -95,6 +94,7 @@ def test_outputs_have_those_of_all_neighbours_as_their_mean(name, factor):
             num_edges_per_hop=sampled.num_edges_per_hop,
             edge_weights=None if weights is None else torch.from_numpy(weights),
         )
+        return forward_blocks(model, torch.from_numpy(GRAPH.features.gather(sampled.node_ids)).double(), edges)
 
     with torch.no_grad():
         whole = outputs(NeighborSampler(csc_of(GRAPH), fanouts=(-1,)), 0)
