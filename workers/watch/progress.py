@@ -18,7 +18,8 @@ class Progress:
     """``count`` grows with all that is reached; ``phase``, ``step`` (1-based) and ``unit`` say where that is.
 
     ``num_steps`` are the steps that were begun since the start of this process, the present one among them;
-    ``steps_per_epoch`` after how many the same seeds or graphs come again.
+    ``steps_per_epoch`` after how many the same seeds or graphs come again. ``announce`` is called at the end of each
+    preparation, in which silence means little.
     """
 
     def __init__(self) -> None:
@@ -28,12 +29,15 @@ class Progress:
         self.num_steps = 0
         self.steps_per_epoch = 1
         self.unit = ""
+        self.announce: Callable[[], None] = lambda: None
 
     def begin_step(self, step: int) -> None:
         """Optimiser step ``step`` begins."""
-        self.phase, self.step, self.unit = "step", step, ""
+        before, self.phase, self.step, self.unit = self.phase, "step", step, ""
         self.num_steps += 1
         self.count += 1
+        if before == "preparation":
+            self.announce()
 
     def reach(self, unit: str) -> None:
         """``unit`` of the model is next."""
@@ -50,6 +54,8 @@ class Progress:
         finally:
             self.phase, self.unit = before, ""
             self.count += 1
+            if phase == "preparation":
+                self.announce()
 
 
 def follow_units(units: dict[str, nn.Module], *, progress: Progress) -> None:

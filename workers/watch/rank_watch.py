@@ -111,11 +111,14 @@ class _Watch:
             patient_s=max(terms.limit_s, COLLECTIVE_TIMEOUT_S),
             interval_s=self._interval_s,
         )
+        self._lock = threading.Lock()
+        self._said: Beat | None = None
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     def __enter__(self) -> None:
         """Begin to watch."""
+        self._progress.announce = self._announce
         self._thread.start()
 
     def __exit__(self, *exc_info: object) -> None:
@@ -128,18 +131,29 @@ class _Watch:
     def _watch(self) -> None:
         words = None
         while not self._is_over.is_set():
-            beat = self._beat()
-            self._beats.send(beat)
-            self._judge.hear(beat, now=time.monotonic())
+            self._judge.hear(self._say(), now=time.monotonic())
             for heard in self._beats.receive(seconds=self._interval_s):
                 self._judge.hear(heard, now=time.monotonic())
             words = self._judge.look(now=time.monotonic())
             if words is not None:
                 self._give_up(RankUnresponsiveError(words))
                 break
-        self._beats.send(self._beat(left=True, verdict=words or ""))
+        self._say(left=True, verdict=words or "")
 
-    def _beat(self, *, left: bool = False, verdict: str = "") -> Beat:
+    def _announce(self) -> None:
+        """The thread that trains has prepared something. Who was last heard preparing could be silent for long."""
+        with self._lock:
+            is_heard_preparing = self._said is not None and self._said.phase == "preparation"
+        if is_heard_preparing:
+            self._say()
+
+    def _say(self, *, left: bool = False, verdict: str = "") -> Beat:
+        with self._lock:
+            self._said = self._beat(left=left, verdict=verdict)
+            self._beats.send(self._said)
+            return self._said
+
+    def _beat(self, *, left: bool, verdict: str) -> Beat:
         progress, terms = self._progress, self._terms
         where, in_collective = place_of(self._trainer)
         return Beat(
