@@ -49,13 +49,13 @@ class CacheRule(Frozen):
             "feature_bytes": features == "remote" and self.feature_bytes is None,
             "subgraph_bytes": self.reuses and self.subgraph_bytes is None,
         }
-        rows_share = _ROWS_SHARE if all(is_open.values()) else 1.0
-        subgraphs_share = 1 - _ROWS_SHARE if all(is_open.values()) else 1.0
-        shares = {
-            "feature_bytes": int(rows_share * budget_bytes),
-            "subgraph_bytes": int(subgraphs_share * budget_bytes),
+        shares = {"feature_bytes": _ROWS_SHARE, "subgraph_bytes": 1 - _ROWS_SHARE}
+        if not all(is_open.values()):
+            shares = dict.fromkeys(is_open, 1.0)
+        chosen = {
+            name: int(shares[name] * budget_bytes) if is_left else getattr(self, name) or 0
+            for name, is_left in is_open.items()
         }
-        chosen = {name: shares[name] if is_left else getattr(self, name) or 0 for name, is_left in is_open.items()}
         return self.model_copy(update=chosen)
 
     def sampled_in(self, epoch: int) -> int:

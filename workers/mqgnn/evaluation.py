@@ -77,6 +77,7 @@ class Evaluator:
         self._work = graph.indptr + np.arange(graph.num_nodes + 1)  # rows read by all nodes before this one
         shares = self._work[-1] * np.arange(axis.size + 1) // axis.size
         self._bounds = np.searchsorted(self._work, shares).tolist()
+        self.own = slice(*self._bounds[axis.index : axis.index + 2])  # this replica's nodes
 
     @torch.inference_mode()
     def scores(self, model: nn.Module, *, objective: Objective) -> dict[str, float]:
@@ -166,7 +167,7 @@ class Evaluator:
 
     def _runs(self, *, row_bytes: int, edge_bytes: int) -> Iterator[slice]:
         """The same for rows of ``row_bytes`` and edges of ``edge_bytes`` beside their sampling."""
-        low, end = self._bounds[self._axis.index : self._axis.index + 2]
+        low, end = self.own.start, self.own.stop
         edge_bytes += _EDGE_BYTES
         all_rows_fit = self._graph.num_nodes * row_bytes <= self._chunk_bytes
         limit = self._chunk_bytes // (edge_bytes if all_rows_fit else max(row_bytes, edge_bytes))

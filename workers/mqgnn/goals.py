@@ -7,6 +7,7 @@ graphs    ``graph_batches``: rows are pooled
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +16,10 @@ from torch import Tensor, nn
 from workers.comm.axis import Axis
 from workers.data.graph import SPLIT_NAMES, Graph, GraphDataset
 from workers.data.union import node_offsets
-from workers.model_specs.sampled import SampledPooling
+from workers.model_specs.sampled import SampledFields, SampledPooling
 from workers.mqgnn.engine import Forward, forward_batch
 from workers.mqgnn.evaluation import Evaluator, Rows
-from workers.mqgnn.graph_batches import GraphDraws, pool, pooled
+from workers.mqgnn.graph_batches import GraphDraws, all_neighbours, pool, pooled
 from workers.mqgnn.link_batches import LinkDraws, scores_of
 from workers.mqgnn.link_scores import LinkBoard
 from workers.mqgnn.preparation import SeedDraws
@@ -29,12 +30,25 @@ from workers.training.objective import Objective
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Some rows that are predicted: their numbers, what a model says of them, what is known."""
+    """Some rows that are predicted: what a model says of them, their numbers, what is known."""
 
-    ids: Tensor  # int64 [n]
     outputs: Tensor  # [n, C]
+    ids: Tensor  # int64 [n]
     y: Tensor
     split: Tensor
+
+
+def sampling_of(model: SampledFields, dataset: GraphDataset) -> dict[str, Any]:
+    """How neighbours are chosen for ``model``, as ``build_stages`` takes it: whole graphs take all of them."""
+    return {
+        "fanouts": model.fanouts if dataset.level == "node" else all_neighbours(model.fanouts),
+        "sampler": model.sampler,
+        "replace": model.replace,
+        "disjoint": model.disjoint,
+        "temporal": model.temporal,
+        "backend": model.sampler_backend,
+        "types": model.types,
+    }
 
 
 def draws_of(dataset: GraphDataset, graph: Graph) -> SeedDraws | None:
@@ -56,10 +70,11 @@ def answers_of(
 ) -> Iterator[Answers]:
     """What ``model`` says of this replica's share of the nodes, or of the graphs. Collective."""
     y, split = (np.concatenate([getattr(graph, name) for graph in dataset.graphs]) for name in ("y", "split"))
+    ids = np.arange(len(y))
 
     def known(rows: Rows, outputs: Tensor) -> Answers:
-        ids = torch.arange(len(y))[rows].to(outputs.device)
-        return Answers(ids, outputs, *(torch.from_numpy(array[rows]).to(outputs.device) for array in (y, split)))
+        found = (torch.from_numpy(array[rows]).to(outputs.device) for array in (ids, y, split))
+        return Answers(outputs, *found)
 
     if dataset.level == "node":
         for nodes, outputs in evaluator.outputs(model):
@@ -94,11 +109,12 @@ def scorer_of(
 
         return score_graphs
     assert isinstance(evaluator, Evaluator), "links have no times"
+    score = link_scorer(dataset, objective=objective, axis=axis)
+    return lambda model: score(evaluator.all_outputs(model, width=objective.num_outputs))
+
+
+def link_scorer(dataset: GraphDataset, *, objective: Objective, axis: Axis) -> Callable[[Tensor], dict[str, float]]:
+    """How the embeddings of all nodes, [N, H] on every replica, are scored as those of a model by ``scorer_of``."""
     board = LinkBoard(dataset, axis=axis)
     asked = {f"{split}_{metric}" for split in SPLIT_NAMES for metric in objective.metrics}
-
-    def score_links(model: nn.Module) -> dict[str, float]:
-        found = board.scores(evaluator.all_outputs(model, width=objective.num_outputs))
-        return {name: score for name, score in found.items() if name in asked}
-
-    return score_links
+    return lambda embeddings: {name: score for name, score in board.scores(embeddings).items() if name in asked}

@@ -6,8 +6,9 @@ from torch import nn
 from workers.comm.axis import Axis, open_axis
 from workers.data.datasets import load_dataset
 from workers.data.graph import NO_LABEL, NO_SPLIT, GraphDataset
+from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.feature_shares import open_features
-from workers.mqgnn.goals import answers_of, scorer_of
+from workers.mqgnn.goals import answers_of, link_scorer
 from workers.mqgnn.sampling.sampled_graph import graph_to_sample
 from workers.mqgnn.table_exchange import with_learned_features
 from workers.mqgnn.temporal_evaluation import NodeEvaluator, build_evaluator
@@ -75,11 +76,11 @@ def _score_links(
     axis: Axis,
 ) -> dict[str, float]:
     """Scores of links; what is predicted are embeddings of nodes, which lie in no part."""
+    assert isinstance(evaluator, Evaluator), "links have no times"
     objective = predictions.objective
-    scores = scorer_of(dataset, evaluator=evaluator, objective=objective, axis=axis)(model)
+    embeddings = evaluator.all_outputs(model, width=objective.num_outputs)
     if run.spec.task == "predict":
-        for nodes, outputs in evaluator.outputs(model):
-            ids = torch.arange(nodes.start, nodes.stop, device=run.device)
-            nothing = torch.full_like(ids, NO_LABEL)
-            predictions.add(outputs, ids=ids, y=nothing, split=torch.full_like(ids, NO_SPLIT))
-    return scores
+        ids = torch.arange(evaluator.own.start, evaluator.own.stop, device=run.device)
+        nothing = torch.full_like(ids, NO_LABEL)
+        predictions.add(embeddings[evaluator.own], ids=ids, y=nothing, split=torch.full_like(ids, NO_SPLIT))
+    return link_scorer(dataset, objective=objective, axis=axis)(embeddings)

@@ -29,8 +29,7 @@ from workers.models.sampled import learn_degrees
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.feature_shares import FeatureShares, open_features
-from workers.mqgnn.goals import draws_of, forward_of, scorer_of
-from workers.mqgnn.graph_batches import all_neighbours
+from workers.mqgnn.goals import draws_of, forward_of, sampling_of, scorer_of
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages, choose_reading, degrees_of
@@ -166,21 +165,15 @@ def _train_with(
     stages = build_stages(
         graph,
         order=order,
-        fanouts=run.plan.fanouts if dataset.level == "node" else all_neighbours(run.plan.fanouts),
         rank=run.rank,
         device=run.device,
         dtype=dtype,
         num_sampling_workers=run.plan.num_sampling_workers,
-        sampler=run.spec.model.sampler,
-        replace=run.spec.model.replace,
-        disjoint=run.spec.model.disjoint,
-        temporal=run.spec.model.temporal,
-        backend=run.spec.model.sampler_backend,
-        types=run.spec.model.types,
         reading=choose_reading(model, graph, device=run.device, dtype=dtype),
         subgraphs=subgraphs,
         preference=features.preference,
         draws=draws_of(dataset, graph),
+        **sampling_of(run.spec.model, dataset),
     )
     pipeline = Pipeline(
         stages,

@@ -11,6 +11,7 @@ How a module runs on mini-batches, and with which kernels, is found out by ``own
 computed by ``own.inference``; seeds, sampling, queues and the step are those of ``mqgnn.train``.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.goals import scorer_of
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.own.forms import Form
-from workers.mqgnn.own.graph import OwnGraph
+from workers.mqgnn.own.graph import OwnGraph, OwnSettings
 from workers.mqgnn.own.plain import PlainGraph
 from workers.mqgnn.own.typed import TypedGraph
 from workers.mqgnn.pipeline import Pipeline
@@ -111,11 +112,10 @@ class Trainer:
         self.model, self._seed = model, seed
         weight = next(model.parameters(), torch.empty(0))
         self._device, self._dtype = weight.device, weight.dtype
-        self._own: OwnGraph = (TypedGraph if isinstance(data, HeteroData) else PlainGraph)(
-            data,
+        settings = OwnSettings(
             task=task,
             links=links,
-            fanouts=fanouts,
+            fanouts=tuple(fanouts),
             sampler=sampler,
             replace=replace,
             num_sampling_workers=num_sampling_workers,
@@ -123,6 +123,7 @@ class Trainer:
             dtype=self._dtype,
             seed=seed,
         )
+        self._own: OwnGraph = (TypedGraph if isinstance(data, HeteroData) else PlainGraph)(data, settings)
         self._batch_size, self._callbacks = batch_size, tuple(callbacks)
         self._pipelined = self._device.type == "cuda" if pipelined is None else pipelined
         self._num_outputs = self._judge()
@@ -318,7 +319,7 @@ def _objective(spec: TrainingSpec, dataset: GraphDataset, *, num_outputs: int) -
             f"data.y has {dataset.num_classes} numbers for each node, the module {num_outputs} outputs: as many are"
             " needed"
         )
-    return resolve_objective(spec, GraphDataset(**vars(dataset) | {"num_classes": num_outputs}))
+    return resolve_objective(spec, dataclasses.replace(dataset, num_classes=num_outputs))
 
 
 def _equalize(model: nn.Module, *, axis: Axis) -> None:

@@ -22,8 +22,7 @@ from workers.models.registry import build_model
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.feature_shares import deal_out
-from workers.mqgnn.goals import draws_of, forward_of
-from workers.mqgnn.graph_batches import all_neighbours
+from workers.mqgnn.goals import draws_of, forward_of, sampling_of
 from workers.mqgnn.minibatch import BatchTask
 from workers.mqgnn.preparation import TRANSFER, build_stages, choose_reading
 from workers.mqgnn.sampling.sampled_graph import graph_to_sample
@@ -131,18 +130,12 @@ class _Replica:
         stages = build_stages(
             graph,
             order=order,
-            fanouts=spec.model.fanouts if dataset.level == "node" else all_neighbours(spec.model.fanouts),
             rank=ranks.rank,
             device=ranks.device,
             dtype=dtype,
-            sampler=spec.model.sampler,
-            replace=spec.model.replace,
-            disjoint=spec.model.disjoint,
-            temporal=spec.model.temporal,
-            backend=spec.model.sampler_backend,
-            types=spec.model.types,
             reading=choose_reading(model, graph, device=ranks.device, dtype=dtype),
             draws=draws_of(dataset, graph),
+            **sampling_of(spec.model, dataset),
         )
         self._workers = {stage.name: stage.make_worker() for stage in stages}
         self._tasks = _full_batches(order)

@@ -73,21 +73,22 @@ def _check_sampling(model: SampledFields, dataset: GraphDataset) -> None:
             " weight to the table of edges (edge_weight in a saved PyG object), or choose uniform",
             pointer="/model/sampler",
         )
-    if model.temporal and graph.node_times is None:
+    if not model.temporal:
+        return
+    if graph.node_times is None:
         raise ModelInvalidError(
             f"model.temporal looks at edges no later than the time of their seed, and the nodes of {dataset.name} have"
             " none: add a column time to the table of nodes (time in a saved PyG object), or leave temporal out",
             pointer="/model/temporal",
         )
-    if model.temporal and graph.node_times is not None:
-        timeless = np.flatnonzero((graph.split != NO_SPLIT) & (graph.node_times == NO_TIME))
-        if len(timeless):
-            raise ModelInvalidError(
-                f"model.temporal: node {timeless[0]} of {dataset.name} is in a part of the split and has no time; give"
-                " it one, or take it out of the split",
-                pointer="/model/temporal",
-                node=int(timeless[0]),
-            )
+    timeless = np.flatnonzero((graph.split != NO_SPLIT) & (graph.node_times == NO_TIME))
+    if len(timeless):
+        raise ModelInvalidError(
+            f"model.temporal: node {timeless[0]} of {dataset.name} is in a part of the split and has no time; give"
+            " it one, or take it out of the split",
+            pointer="/model/temporal",
+            node=int(timeless[0]),
+        )
 
 
 def _with_types(model: SampledFields, dataset: GraphDataset) -> SampledFields:

@@ -50,8 +50,7 @@ def read_own_graph(folder: Path, *, directed: bool = False) -> GraphDataset:
     assert nodes is not None, "a table is missing only with a fault"
     ids = unique_ids(nodes, faults=faults)
     labels = read_labels(nodes, faults=faults)
-    types, times = read_node_columns(nodes, faults=faults)
-    node_types = None if types is None else types.numbers
+    node_types, node_times, node_type_names = read_node_columns(nodes, faults=faults)
     features = read_features(nodes, besides=NODE_WORDS, faults=faults, types=node_types)
     ends, columns, edge_type_names = read_edges(edges, ids=ids, nodes=nodes, faults=faults)
     split = _read_split(splits, ids=ids, nodes=nodes, y=labels.y, faults=faults)
@@ -68,7 +67,7 @@ def read_own_graph(folder: Path, *, directed: bool = False) -> GraphDataset:
         y=labels.y,
         split=split,
         node_types=node_types,
-        node_times=times,
+        node_times=node_times,
         **columns.fields(),
     )
     split_file = find_table(folder, SPLITS)
@@ -78,7 +77,7 @@ def read_own_graph(folder: Path, *, directed: bool = False) -> GraphDataset:
         num_classes=labels.num_classes,
         class_names=labels.class_names,
         edge_type_names=edge_type_names,
-        node_type_names=() if types is None else types.names,
+        node_type_names=node_type_names,
         notes=(
             edge_note(edges, ends=ends, directed=directed),
             "features as given, not normalised",

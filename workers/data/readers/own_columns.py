@@ -24,15 +24,16 @@ _WHOLE_NUMBER = r"^[+-]?\d{1,18}$"
 class Types(NamedTuple):
     """A column of types: numbers of ``names``, which are sorted (as numbers where all are)."""
 
-    numbers: np.ndarray  # uint8 [records]
+    numbers: np.ndarray | None  # uint8 [records]; None where there is no such column
     names: tuple[str, ...]
 
 
 class NodeColumns(NamedTuple):
     """What nodes carry beside id, label and features."""
 
-    types: Types | None
+    types: np.ndarray | None  # uint8 [N], numbers of ``type_names``
     times: np.ndarray | None  # int64 [N], NO_TIME where the cell is empty
+    type_names: tuple[str, ...]
 
 
 class EdgeTable(NamedTuple):
@@ -81,9 +82,9 @@ def places_of(table: Table | None, column: str, *, ids: Any, of: Table, faults: 
 
 def read_node_columns(nodes: Table, *, faults: FaultList) -> NodeColumns:
     """Types and times of nodes, where there are such columns."""
-    types = read_types(nodes, faults=faults) if "type" in nodes.header else None
+    types, names = read_types(nodes, faults=faults)
     times = read_times(nodes, may_be_empty=True, faults=faults) if "time" in nodes.header else None
-    return NodeColumns(types, times)
+    return NodeColumns(types, times, names)
 
 
 def read_edges(edges: Table | None, *, ids: Any, nodes: Table, faults: FaultList) -> EdgeTable:
@@ -91,15 +92,15 @@ def read_edges(edges: Table | None, *, ids: Any, nodes: Table, faults: FaultList
     ends = tuple(places_of(edges, column, ids=ids, of=nodes, faults=faults) for column in ("source", "target"))
     if edges is None:
         return EdgeTable(ends, EdgeColumns(), ())
-    types = read_types(edges, faults=faults) if "type" in edges.header else None
+    types, names = read_types(edges, faults=faults)
     others = tuple(name for name in edges.header if name not in EDGE_WORDS)
     columns = EdgeColumns(
-        types=None if types is None else types.numbers,
+        types=types,
         weights=_read_weights(edges, faults=faults) if "weight" in edges.header else None,
         times=read_times(edges, may_be_empty=False, faults=faults) if "time" in edges.header else None,
         features=read_numbers(edges, columns=others, faults=faults) if others else None,
     )
-    return EdgeTable(ends, columns, () if types is None else types.names)
+    return EdgeTable(ends, columns, names)
 
 
 def read_features(
@@ -124,9 +125,11 @@ def _absent_cells(nodes: Table, *, columns: tuple[str, ...], types: np.ndarray) 
 
 
 def read_types(table: Table, *, faults: FaultList) -> Types:
-    """The column ``type``: any words; empty cells, and too many kinds, are noted."""
+    """The column ``type``, where there is one: any words; empty cells, and too many kinds, are noted."""
     import pyarrow.compute
 
+    if "type" not in table.header:
+        return Types(None, ())
     texts = table.text("type")
     faults.add_each(
         table.path.name,

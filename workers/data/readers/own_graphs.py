@@ -51,8 +51,7 @@ def read_own_graphs(folder: Path, *, directed: bool = False) -> GraphDataset:
     graphs, nodes, edges = tables
     graph_ids, node_ids = unique_ids(graphs, faults=faults), unique_ids(nodes, faults=faults)
     labels = read_targets(graphs, faults=faults)
-    types, times = read_node_columns(nodes, faults=faults)
-    node_types = None if types is None else types.numbers
+    node_types, node_times, node_type_names = read_node_columns(nodes, faults=faults)
     features = read_features(nodes, besides=(*NODE_WORDS, "graph"), faults=faults, types=node_types)
     graph_of = places_of(nodes, "graph", ids=graph_ids, of=graphs, faults=faults)
     ends, columns, edge_type_names = read_edges(edges, ids=node_ids, nodes=nodes, faults=faults)
@@ -76,14 +75,14 @@ def read_own_graphs(folder: Path, *, directed: bool = False) -> GraphDataset:
             columns=columns,
             node_columns={
                 "node_types": None if node_types is None else node_types[order],
-                "node_times": None if times is None else times[order],
+                "node_times": None if node_times is None else node_times[order],
             },
             directed=directed,
         ),
         num_classes=labels.num_classes,
         class_names=labels.class_names,
         edge_type_names=edge_type_names,
-        node_type_names=() if types is None else types.names,
+        node_type_names=node_type_names,
         notes=(
             edge_note(edges, ends=ends, directed=directed),
             "features as given, not normalised",

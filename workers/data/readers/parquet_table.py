@@ -24,8 +24,8 @@ def read_parquet(path: Path, *, wanted: Wanted, faults: FaultList) -> Table | No
         faults.add(path.name, row=None, text=f"is no Parquet file that can be read: {error}")
         return None
     for name in wanted.text_of(records.column_names):
-        texts = _texts(records[name], name=name, path=path, faults=faults)
-        if texts is None:
+        if (texts := _texts(cells := records[name])) is None:
+            faults.add(path.name, row=None, text=f"column {name!r} is of the type {cells.type}, which has no text")
             return None
         records = records.set_column(records.column_names.index(name), name, texts)
 
@@ -37,22 +37,20 @@ def read_parquet(path: Path, *, wanted: Wanted, faults: FaultList) -> Table | No
     return Table(path, header, records=records, rows=np.arange(1, len(records) + 1), as_written=as_written)
 
 
-def _texts(cells: Any, *, name: str, path: Path, faults: FaultList) -> Any:
+def _texts(cells: Any) -> Any:
+    """``cells`` as text, empty where there is none; None where their type has no text."""
     import pyarrow
     import pyarrow.compute
 
     try:
         return pyarrow.compute.fill_null(pyarrow.compute.cast(cells, pyarrow.string()), "")
     except pyarrow.ArrowException:
-        faults.add(path.name, row=None, text=f"column {name!r} is of the type {cells.type}, which has no text")
         return None
 
 
 def _text_or_type(cells: Any) -> Any:
     import pyarrow
-    import pyarrow.compute
 
-    try:
-        return pyarrow.compute.fill_null(pyarrow.compute.cast(cells, pyarrow.string()), "")
-    except pyarrow.ArrowException:
-        return pyarrow.chunked_array([pyarrow.array([f"of the type {cells.type}"] * len(cells), pyarrow.string())])
+    if (texts := _texts(cells)) is not None:
+        return texts
+    return pyarrow.chunked_array([pyarrow.array([f"of the type {cells.type}"] * len(cells), pyarrow.string())])

@@ -1,17 +1,36 @@
 """What the Trainer asks of a graph and a module together; ``plain`` and ``typed`` answer for PyG's kinds of data."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from workers.comm.axis import Axis
-from workers.data.graph import GraphDataset
+from workers.data.graph import GraphDataset, Task
+from workers.model_specs.sampled import SamplerName
 from workers.mqgnn.engine import Forward
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.own.forms import Form
 from workers.mqgnn.seed_order import SeedOrder
 from workers.mqgnn.stage import Stage
+from workers.spec import LinkSpec
+
+
+@dataclass(frozen=True)
+class OwnSettings:
+    """What a user asks of the Trainer besides module and data; see ``workers.mqgnn.trainer.Trainer``."""
+
+    task: Task | None
+    links: LinkSpec | None
+    fanouts: tuple[int, ...]
+    sampler: SamplerName
+    replace: bool
+    num_sampling_workers: int
+    device: torch.device
+    dtype: torch.dtype
+    seed: int
 
 
 class OwnGraph(Protocol):

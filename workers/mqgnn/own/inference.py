@@ -108,8 +108,7 @@ class OwnEvaluator(Evaluator):
             indices=indices.to(self._device),
             as_matrix=self._as_matrix,
         )
-        own = slice(*self._bounds[self._axis.index : self._axis.index + 2])
-        yield own, outputs[own]
+        yield self.own, outputs[self.own]
 
     def _rows(self, nodes: np.ndarray | list[int]) -> Tensor:
         return torch.from_numpy(self._graph.features.gather(np.asarray(nodes))).to(self._device, self._dtype)

@@ -8,22 +8,20 @@ import torch
 from torch import nn
 
 from workers.comm.axis import Axis
-from workers.data.graph import TRAIN, Graph, Task
+from workers.data.graph import TRAIN, Graph
 from workers.data.links import hide_links
 from workers.errors import ModelInvalidError
-from workers.model_specs.sampled import SamplerName
 from workers.mqgnn.engine import Forward
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.goals import draws_of, forward_of
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.own.forms import Form, OwnForward, choose_form, run_whole
-from workers.mqgnn.own.graph import OwnGraph
+from workers.mqgnn.own.graph import OwnGraph, OwnSettings
 from workers.mqgnn.own.inference import OwnEvaluator, runs_by_calls
 from workers.mqgnn.own.pyg_data import dataset_of, takes_matrix
 from workers.mqgnn.preparation import build_stages
 from workers.mqgnn.seed_order import BatchTask, SeedOrder
 from workers.mqgnn.stage import Stage
-from workers.spec import LinkSpec
 
 _NUM_JUDGED = 64  # seeds on which the form is judged: some thousand nodes at the usual fanouts
 _NUM_ODD = 8  # of each kind of odd nodes among them
@@ -33,37 +31,24 @@ _SAMPLERS = ("uniform", "labor")
 class PlainGraph(OwnGraph):
     """PyG's ``Data``. Before ``judge``, a module runs whole."""
 
-    def __init__(
-        self,
-        data: Any,
-        *,
-        task: Task | None,
-        links: LinkSpec | None,
-        fanouts: Sequence[int],
-        sampler: SamplerName,
-        replace: bool,
-        num_sampling_workers: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        seed: int,
-    ) -> None:
+    def __init__(self, data: Any, settings: OwnSettings) -> None:
         """Raises ``DatasetInvalidError`` and ``ModelInvalidError``."""
-        if sampler not in _SAMPLERS:
+        if settings.sampler not in _SAMPLERS:
             raise ModelInvalidError(
-                f"a module of your own takes the samplers {', '.join(_SAMPLERS)}; found {sampler!r}"
+                f"a module of your own takes the samplers {', '.join(_SAMPLERS)}; found {settings.sampler!r}"
             )
-        self.dataset, self._as_matrix, self._seed = dataset_of(data, task=task), takes_matrix(data), seed
-        if links is not None:
-            self.dataset = hide_links(self.dataset, links)
+        self.dataset, self._as_matrix = dataset_of(data, task=settings.task), takes_matrix(data)
+        if settings.links is not None:
+            self.dataset = hide_links(self.dataset, settings.links)
         self.labels = torch.empty(0) if data.y is None else data.y
-        self._device, self._dtype = device, dtype
+        self._device, self._dtype, self._seed = settings.device, settings.dtype, settings.seed
         self._sampling: dict[str, Any] = {
-            "fanouts": tuple(fanouts),
-            "sampler": sampler,
-            "replace": replace,
-            "num_sampling_workers": num_sampling_workers,
-            "device": device,
-            "dtype": dtype,
+            "fanouts": settings.fanouts,
+            "sampler": settings.sampler,
+            "replace": settings.replace,
+            "num_sampling_workers": settings.num_sampling_workers,
+            "device": settings.device,
+            "dtype": settings.dtype,
         }
         self.form: Form = "whole"
         self.by_calls = False

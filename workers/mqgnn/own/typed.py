@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from workers.comm.axis import Axis
-from workers.data.graph import Graph, Task
+from workers.data.graph import Graph
 from workers.errors import DatasetInvalidError
 from workers.mqgnn.counter_rng import Stream, stream_key
 from workers.mqgnn.engine import Forward
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.own.forms import Form, checked_outputs, edges_of_csr, seeded
-from workers.mqgnn.own.graph import OwnGraph
+from workers.mqgnn.own.graph import OwnGraph, OwnSettings
 from workers.mqgnn.own.pyg_data import dataset_of
 from workers.mqgnn.preparation import PREPARE, SAMPLE
 from workers.mqgnn.sampling.csc import Csc, csc_of_edges
@@ -30,7 +30,6 @@ from workers.mqgnn.sampling.hetero import EdgeType, HeteroSampler
 from workers.mqgnn.sampling.native_kernels import sampler_kernels
 from workers.mqgnn.seed_order import BatchTask, SeedOrder
 from workers.mqgnn.stage import Stage
-from workers.spec import LinkSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,40 +59,27 @@ class TypedGraph(OwnGraph):
     form: Form = "whole"
     by_calls = False
 
-    def __init__(
-        self,
-        data: Any,
-        *,
-        task: Task | None,
-        links: LinkSpec | None,
-        fanouts: Sequence[int],
-        sampler: str,
-        replace: bool,
-        num_sampling_workers: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        seed: int,
-    ) -> None:
+    def __init__(self, data: Any, settings: OwnSettings) -> None:
         """Raises ``DatasetInvalidError``."""
-        if links is not None:
+        if settings.links is not None:
             raise DatasetInvalidError(
                 "links are predicted between nodes of one kind; found HeteroData: leave links out"
             )
-        self._device, self._dtype, self._seed = device, dtype, seed
-        self._num_sampling_workers = num_sampling_workers
-        self._x = {kind: _features(data[kind], kind).to(device, dtype) for kind in data.node_types}
+        self._device, self._dtype, self._seed = settings.device, settings.dtype, settings.seed
+        self._num_sampling_workers = settings.num_sampling_workers
+        self._x = {kind: _features(data[kind], kind).to(self._device, self._dtype) for kind in data.node_types}
         self._edges = {kind: _csc_of(data[kind].edge_index, kind, self._x) for kind in data.edge_types}
         self._predicted = _predicted_kind(data)
         labelled = data[self._predicted]
         self.labels = labelled.y
         masks = {name: labelled[name] for name in ("y", "train_mask", "val_mask", "test_mask") if name in labelled}
         nothing = torch.zeros(2, 0, dtype=torch.int64)
-        self.dataset = dataset_of(Data(x=labelled.x, edge_index=nothing, **masks), task=task)
+        self.dataset = dataset_of(Data(x=labelled.x, edge_index=nothing, **masks), task=settings.task)
         self._sampling: dict[str, Any] = {
             "num_nodes": {kind: len(x) for kind, x in self._x.items()},
-            "fanouts": dict.fromkeys(self._edges, tuple(fanouts)),
-            "rule": sampler,
-            "with_replacement": replace,
+            "fanouts": dict.fromkeys(self._edges, settings.fanouts),
+            "rule": settings.sampler,
+            "with_replacement": settings.replace,
         }
 
     @torch.no_grad()
@@ -202,8 +188,7 @@ class _AtOnce(Evaluator):
     @torch.no_grad()
     def outputs(self, model: nn.Module) -> Iterator[tuple[slice, Tensor]]:
         """See ``Evaluator.outputs``."""
-        own = slice(*self._bounds[self._axis.index : self._axis.index + 2])
-        yield own, self._run(model.eval())[own]
+        yield self.own, self._run(model.eval())[self.own]
 
 
 def _features(store: Any, kind: str) -> Tensor:
