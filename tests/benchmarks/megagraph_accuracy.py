@@ -10,7 +10,6 @@ goes on where one ended.
 """
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -27,6 +26,7 @@ from api.spec_file import read_spec_file
 from service.spec import JobSpec
 from service.validation import parse_spec
 from tests.benchmarks.frame import Outcome, main
+from tests.benchmarks.kept import Kept
 from tests.conftest import find_data_root
 from tests.distributed.equality import Case, plan_of
 from tests.distributed.odd_graphs import odd_set
@@ -167,24 +167,15 @@ def train_on(pool: GlooPool, job: JobSpec, *, spread: Spread, score: str, root: 
 
 
 class KeptRuns:
-    """Runs by their job and ranks, kept in a file of JSON lines where there is one, made by one state of code."""
+    """Runs by their job and ranks (``Kept``)."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._runs: dict[str, Trained] = {}
-        if path is not None and path.exists():
-            lines = map(json.loads, path.read_text().splitlines())
-            self._runs = {json.dumps(key): Trained.read(fields) for key, fields in lines}
+        self._kept = Kept(path)
 
     def get(self, job: JobSpec, *, spread: Spread, run: Callable[[], Trained]) -> Trained:
         """What ``job`` ended with on the ranks of ``spread``; ``run()`` where that is not known."""
-        key = json.dumps([job.model_dump(mode="json"), asdict(spread)])
-        if key not in self._runs:
-            self._runs[key] = run()
-            if self._path is not None:
-                with self._path.open("a") as file:
-                    print(json.dumps([json.loads(key), asdict(self._runs[key])]), file=file)
-        return self._runs[key]
+        key = [job.model_dump(mode="json"), asdict(spread)]
+        return Trained.read(self._kept.get(key, make=lambda: asdict(run())))
 
 
 def scores_of(

@@ -14,7 +14,6 @@ the seeds' means. ``cells_significant``: cells that lose in a paired t-test, Hol
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -25,22 +24,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from scipy import stats
 
 from planner.caching import CacheRule
-from planner.plan import MQGNNPlan, QueueBudget
 from planner.sync import SyncRule
 from tests.benchmarks.frame import Outcome, main
+from tests.benchmarks.kept import Kept
 from tests.benchmarks.side_process import SideProcess
 from tests.conftest import find_data_root
 from tests.kit.gloo_pool import GlooPool
+from tests.kit.rank_runs import queue_budgets, sampled_run
 from workers.data.datasets import load_dataset
 from workers.data.paths import DataPaths
 from workers.mqgnn.train import train
 from workers.spec import SPEC_OF_MODEL, DatasetSpec, TrainingSpec, TrainSpec
-from workers.training.folder import Folder
-from workers.training.run import RankRun
 
 PEERS = Path(".venv-peers/bin/python")
 MODELS = ("graphsage", "gcn", "gin", "gat", "gatv2", "appnp", "sgc", "tag", "arma", "pna")
@@ -103,47 +100,35 @@ def train_rank(
         cache=CACHE,
     )
     values = train(
-        RankRun(
-            spec=TrainSpec(kind="mqgnn", dataset=DatasetSpec(name=graph), model=spec, training=training),
-            plan=MQGNNPlan(
-                world_size=world_size,
-                batch_size=training.batch_size,
-                fanouts=spec.fanouts,
-                queues=tuple(QueueBudget(name=name, max_items=4, max_bytes=2**26) for name in ("sample", "prepare")),
-                sync=RULE,
-                cache=CACHE,
-                report_every_steps=sys.maxsize,
-            ),
+        sampled_run(
+            TrainSpec(kind="mqgnn", dataset=DatasetSpec(name=graph), model=spec, training=training),
+            job_dir=folder,
+            data=DataPaths(root=root, cache=cache),
             rank=rank,
             world_size=world_size,
-            device=torch.device("cpu"),
-            data=DataPaths(root=root, cache=cache),
-            job_dir=Folder(folder),
-            report=lambda report: None,
+            queues=queue_budgets(max_items=4, max_bytes=2**26),
+            cache=CACHE,
+            report_every_steps=sys.maxsize,
         )
     )
     return values[f"test_{given.metric}"]
 
 
 class Scores:
-    """Points by (graph, model, seed, side), kept in a file of JSON lines where there is one."""
+    """Points by (graph, model, seed, side) (``Kept``)."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._points: dict[str, float] = {}
-        if path is not None and path.exists():
-            self._points = dict(json.loads(line) for line in path.read_text().splitlines())
+        self._kept = Kept(path)
 
     def get(self, graph: str, model: str, seed: int, side: str, *, run: Any) -> float:
         """The points of one training, which ``run()`` makes from 0 to 1 unless they are known."""
-        key = json.dumps([graph, model, seed, side, asdict(GRAPHS[graph])])
-        if key not in self._points:
-            self._points[key] = 100 * run()
-            print(f"{graph} {model}, seed {seed}: {side} {self._points[key]:.2f}", flush=True)
-            if self._path is not None:
-                with self._path.open("a") as file:
-                    print(json.dumps([key, self._points[key]]), file=file)
-        return self._points[key]
+
+        def train() -> float:
+            points = 100 * run()
+            print(f"{graph} {model}, seed {seed}: {side} {points:.2f}", flush=True)
+            return points
+
+        return self._kept.get([graph, model, seed, side, asdict(GRAPHS[graph])], make=train)
 
 
 @dataclass(frozen=True)

@@ -25,19 +25,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from planner.caching import CACHE_MEMORY_FRACTION, NO_CACHE, CacheRule
-from planner.plan import MQGNNPlan
 from tests.benchmarks.frame import Outcome, main
 from tests.conftest import find_data_root
 from tests.kit.netns import Namespace, namespaces
+from tests.kit.rank_runs import sampled_run
 from workers.data.datasets import load_dataset
 from workers.data.paths import DataPaths
 from workers.mqgnn.train import train
 from workers.spec import DatasetSpec, SampledGNNSpec, TrainingSpec, TrainSpec
-from workers.training.folder import Folder
-from workers.training.run import RankRun
 
 RATE = "1gbit"
 ROUNDS = 5
@@ -186,23 +182,15 @@ def train_once(dataset: DatasetSpec, rule: CacheRule, *, seed: int, folder: Path
         cache=rule,
     )
     model = SampledGNNSpec(name="graphsage", fanouts=FANOUTS)
-    run = RankRun(
-        spec=TrainSpec(kind="mqgnn", dataset=dataset, model=model, training=training),
-        plan=MQGNNPlan(
-            world_size=1,
-            batch_size=training.batch_size,
-            fanouts=FANOUTS,
-            pipelined=False,
-            features="remote",
-            cache=rule,
-            report_every_steps=sys.maxsize,
-        ),
-        rank=0,
-        world_size=1,
-        device=torch.device("cpu"),
+    run = sampled_run(
+        TrainSpec(kind="mqgnn", dataset=dataset, model=model, training=training),
+        job_dir=job,
         data=DataPaths(root=find_data_root(), cache=folder / "cache"),
-        job_dir=Folder(job),
-        report=lambda _: None,
+        queues=(),
+        pipelined=False,
+        features="remote",
+        cache=rule,
+        report_every_steps=sys.maxsize,
     )
     return train(run)["test_accuracy"]
 

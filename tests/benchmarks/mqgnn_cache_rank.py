@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from planner.caching import CacheRule
-from planner.plan import QueueBudget
 from tests.benchmarks.power_law_graph import power_law_edges
+from tests.kit.rank_runs import queue_budgets
 from workers.comm.axis import Axis
 from workers.data.feature_server import FeatureServer
 from workers.data.features import DenseFeatures
@@ -37,7 +37,7 @@ from workers.training.optimizer import build_optimizer, every_parameter
 
 NUM_NODES, NUM_EDGES, NUM_FEATURES, NUM_CLASSES = 200_000, 3_000_000, 100, 47
 NUM_SEEDS, BATCH_SIZE, FANOUTS, HIDDEN = 20_480, 1024, (10, 5), 128
-BUDGETS = tuple(QueueBudget(name=name, max_items=4, max_bytes=2**26) for name in ("sample", "prepare"))
+BUDGETS = queue_budgets(max_items=4, max_bytes=2**26)
 CPU = torch.device("cpu")
 
 

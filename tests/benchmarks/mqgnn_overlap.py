@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from planner.plan import QueueBudget
 from tests.benchmarks.frame import Outcome, alternate, main, medians
 from tests.benchmarks.mqgnn_epoch import graph_of
 from tests.kit.objectives import CROSS_ENTROPY
+from tests.kit.rank_runs import queue_budgets
 from workers.comm.axis import Axis
 from workers.data.graph import TRAIN, Graph
 from workers.models.registry import build_model
@@ -34,7 +34,7 @@ from workers.training.optimizer import build_optimizer, every_parameter
 
 FANOUTS, BATCH_SIZE, NUM_BATCHES, ROUNDS = (10, 10), 1024, 40, 5
 HIDDEN_SIZES = (8, 16, 24, 32, 48, 64, 96, 128)
-BUDGETS = tuple(QueueBudget(name=name, max_items=4, max_bytes=2**28) for name in ("sample", "prepare"))
+BUDGETS = queue_budgets(max_items=4, max_bytes=2**28)
 BUSY_BAR, SPEEDUP_BAR, BALANCE_BOUNDS = 0.9, 1.6, (0.8, 1.25)
 
 

@@ -21,16 +21,15 @@ from pathlib import Path
 
 import torch
 
-from planner.plan import MQGNNPlan, QueueBudget
 from planner.sync import SyncRule
 from tests.benchmarks.frame import Outcome, main
 from tests.kit.gloo_pool import GlooPool
+from tests.kit.rank_runs import queue_budgets, sampled_run
 from workers.comm.axis import open_axis
 from workers.data.paths import DataPaths
 from workers.model_specs.sampled import SamplerName
 from workers.mqgnn.train import train
 from workers.spec import SPEC_OF_MODEL, DatasetSpec, TrainingSpec, TrainSpec
-from workers.training.folder import Folder
 from workers.training.run import RankRun
 
 DURATION_S, NUM_RANKS = 30 * 60.0, 2
@@ -69,22 +68,14 @@ def job(rank: int, world_size: int, folder: Path, *, model: str, sampler: Sample
     """One whole training."""
     spec = SPEC_OF_MODEL[model](name=model, hidden_size=32, fanouts=(8, 4), sampler=sampler)
     training = TrainingSpec(epochs=epochs, batch_size=128, eval_every_epochs=2, checkpoint_every_epochs=3, sync=RULE)
-    return RankRun(
-        spec=TrainSpec(kind="mqgnn", dataset=DatasetSpec(name="sbm"), model=spec, training=training),
-        plan=MQGNNPlan(
-            world_size=world_size,
-            batch_size=training.batch_size,
-            fanouts=spec.fanouts,
-            queues=tuple(QueueBudget(name=name, max_items=3, max_bytes=2**24) for name in ("sample", "prepare")),
-            sync=RULE,
-            report_every_steps=10,
-        ),
+    return sampled_run(
+        TrainSpec(kind="mqgnn", dataset=DatasetSpec(name="sbm"), model=spec, training=training),
+        job_dir=folder,
+        data=DataPaths(root=None, cache=folder.parent / "cache"),
         rank=rank,
         world_size=world_size,
-        device=torch.device("cpu"),
-        data=DataPaths(root=None, cache=folder.parent / "cache"),
-        job_dir=Folder(folder),
-        report=lambda report: None,
+        queues=queue_budgets(max_items=3, max_bytes=2**24),
+        report_every_steps=10,
     )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from planner.plan import QueueBudget
 from tests.kit.objectives import CROSS_ENTROPY, classify
+from tests.kit.rank_runs import queue_budgets
 from workers.comm.axis import Axis
 from workers.data.features import DenseFeatures, SparseFeatures
 from workers.data.graph import TRAIN, VALIDATION, Graph
@@ -26,7 +26,7 @@ from workers.training.optimizer import build_optimizer, every_parameter
 
 HIDDEN, BATCH_SIZE = 128, 1024
 CPU = torch.device("cpu")
-BUDGETS = tuple(QueueBudget(name=name, max_items=4, max_bytes=2**28) for name in ("sample", "prepare"))
+BUDGETS = queue_budgets(max_items=4, max_bytes=2**28)
 
 
 class Ours:

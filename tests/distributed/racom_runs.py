@@ -2,16 +2,14 @@
 
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
-from planner.plan import MQGNNPlan, QueueBudget
 from planner.sync import SyncRule
+from tests.kit.rank_runs import sampled_run
 from workers.data.paths import DataPaths
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.train import train
 from workers.spec import DatasetSpec, SampledGNNSpec, TrainingSpec, TrainSpec
-from workers.training.folder import Folder
 from workers.training.run import RankRun, Report
 
 RULE = SyncRule(name="racom", staleness=3, drift=0.5, first_period=3, base_period=3)
@@ -25,34 +23,28 @@ class StopError(Exception):
 def make_run(
     rank: int, world_size: int, folder: str, report, *, planned: SyncRule = RULE, asked: SyncRule = RULE
 ) -> RankRun:
-    return RankRun(
-        spec=TrainSpec(
-            kind="mqgnn",
-            dataset=DatasetSpec(name="sbm"),
-            model=SampledGNNSpec(name="graphsage", hidden_size=16, fanouts=(4, 3)),
-            training=TrainingSpec(
-                epochs=EPOCHS,
-                batch_size=128,
-                learning_rate=0.003,
-                eval_every_epochs=6,
-                checkpoint_every_epochs=3,
-                sync=asked,
-            ),
-        ),
-        plan=MQGNNPlan(
-            world_size=world_size,
+    spec = TrainSpec(
+        kind="mqgnn",
+        dataset=DatasetSpec(name="sbm"),
+        model=SampledGNNSpec(name="graphsage", hidden_size=16, fanouts=(4, 3)),
+        training=TrainingSpec(
+            epochs=EPOCHS,
             batch_size=128,
-            fanouts=(4, 3),
-            queues=tuple(QueueBudget(name=name, max_items=2, max_bytes=2**22) for name in ("sample", "prepare")),
-            sync=planned,
-            report_every_steps=2,
+            learning_rate=0.003,
+            eval_every_epochs=6,
+            checkpoint_every_epochs=3,
+            sync=asked,
         ),
+    )
+    return sampled_run(
+        spec,
+        job_dir=Path(folder) / "job",
+        data=DataPaths(root=None, cache=Path(folder) / "cache"),
         rank=rank,
         world_size=world_size,
-        device=torch.device("cpu"),
-        data=DataPaths(root=None, cache=Path(folder) / "cache"),
-        job_dir=Folder(Path(folder) / "job"),
         report=report,
+        sync=planned,
+        report_every_steps=2,
     )
 
 

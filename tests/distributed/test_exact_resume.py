@@ -17,10 +17,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from planner.plan import MQGNNPlan, QueueBudget
 from planner.sync import SyncRule
 from tests.distributed.test_mqgnn_replicas import line
 from tests.kit.gloo_pool import GlooPool, RanksFailedError
+from tests.kit.rank_runs import sampled_run
 from tests.workers.mqgnn.graphs import clustered_graph
 from tests.workers.mqgnn.runs import Settings, train_by_hand
 from workers.data.datasets import load_dataset
@@ -84,37 +84,23 @@ def run_steps(rank: int, world_size: int, folder: Path, sync: SyncRule, stop: st
 
 
 def make_run(rank: int, world_size: int, folder: Path, sync: SyncRule, report) -> RankRun:
-    return RankRun(
-        spec=TrainSpec(
-            kind="mqgnn",
-            dataset=DatasetSpec(name="sbm"),
-            model=SampledGNNSpec(name="graphsage", hidden_size=16, fanouts=(4, 4), dropout=0.5),
-            training=TrainingSpec(
-                epochs=EPOCHS,
-                batch_size=BATCH,
-                learning_rate=0.003,
-                eval_every_epochs=6,
-                checkpoint_every_epochs=1000,
-                checkpoint_every_steps=SAVED_EVERY,
-                schedule={"name": "cosine", "warmup_epochs": 2},
-                sync=sync,
-            ),
-        ),
-        plan=MQGNNPlan(
-            world_size=world_size,
+    spec = TrainSpec(
+        kind="mqgnn",
+        dataset=DatasetSpec(name="sbm"),
+        model=SampledGNNSpec(name="graphsage", hidden_size=16, fanouts=(4, 4), dropout=0.5),
+        training=TrainingSpec(
+            epochs=EPOCHS,
             batch_size=BATCH,
-            fanouts=(4, 4),
-            queues=tuple(QueueBudget(name=name, max_items=2, max_bytes=2**22) for name in ("sample", "prepare")),
+            learning_rate=0.003,
+            eval_every_epochs=6,
+            checkpoint_every_epochs=1000,
+            checkpoint_every_steps=SAVED_EVERY,
+            schedule={"name": "cosine", "warmup_epochs": 2},
             sync=sync,
-            report_every_steps=1,
         ),
-        rank=rank,
-        world_size=world_size,
-        device=torch.device("cpu"),
-        data=DataPaths(root=None, cache=folder.parent / "cache"),
-        job_dir=Folder(folder),
-        report=report,
     )
+    data = DataPaths(root=None, cache=folder.parent / "cache")
+    return sampled_run(spec, job_dir=folder, data=data, rank=rank, world_size=world_size, report=report)
 
 
 def stopped_and_resumed(

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from planner.plan import MQGNNPlan, QueueBudget
 from tests.kit.objectives import classify
+from tests.kit.rank_runs import sampled_run
 from tests.workers.mqgnn.graphs import clustered_graph
 from tests.workers.mqgnn.runs import Settings, train_by_hand
 from workers.comm.axis import Axis, open_axis
@@ -19,8 +19,7 @@ from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.train import train
 from workers.spec import DatasetSpec, SampledGNNSpec, TrainingSpec, TrainSpec
-from workers.training.folder import Folder
-from workers.training.run import RankRun, Report
+from workers.training.run import Report
 
 # 180 training nodes or so: the last batch of 32 is short, and parts of 3 ranks are uneven
 GRAPH = clustered_graph(300, degree=10)
@@ -133,21 +132,20 @@ def train_whole(
         if world_size > 1:
             dist.barrier()  # as under Ray Train: a rank that reports more or less than another would hang here
 
-    queues = tuple(QueueBudget(name=name, max_items=2, max_bytes=2**22) for name in ("sample", "prepare"))
-    run = RankRun(
-        spec=TrainSpec(
-            kind="mqgnn",
-            dataset=DatasetSpec(name="sbm"),
-            model=SampledGNNSpec(name="graphsage", hidden_size=16, fanouts=(-1, -1), dropout=0.0),
-            training=TrainingSpec(epochs=epochs, batch_size=128, eval_every_epochs=2, dtype="float64"),
-        ),
-        plan=MQGNNPlan(world_size=world_size, batch_size=128, fanouts=(-1, -1), queues=queues, report_every_steps=3),
+    spec = TrainSpec(
+        kind="mqgnn",
+        dataset=DatasetSpec(name="sbm"),
+        model=SampledGNNSpec(name="graphsage", hidden_size=16, fanouts=(-1, -1), dropout=0.0),
+        training=TrainingSpec(epochs=epochs, batch_size=128, eval_every_epochs=2, dtype="float64"),
+    )
+    run = sampled_run(
+        spec,
+        job_dir=job_dir,
+        data=DataPaths(root=None, cache=Path(cache)),
         rank=rank,
         world_size=world_size,
-        device=torch.device("cpu"),
-        data=DataPaths(root=None, cache=Path(cache)),
-        job_dir=Folder(job_dir),
         report=report,
+        report_every_steps=3,
     )
     return train(run), reports
 

@@ -8,10 +8,11 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from planner.plan import MQGNNPlan, QueueBudget
+from planner.plan import MQGNNPlan
 from tests.distributed.equality import Case, plan_of
 from tests.distributed.odd_graphs import odd_set
 from tests.distributed.runs import MODEL
+from tests.kit.rank_runs import queue_budgets
 from workers.data.datasets import load_dataset
 from workers.data.paths import DataPaths
 from workers.errors import ExportMismatchError
@@ -39,7 +40,7 @@ def run(rank: int, world_size: int, folder: Path, *, kind: str, job: str, **use:
         world_size=world_size,
         fanouts=SAGE.fanouts,
         batch_size=256,
-        queues=tuple(QueueBudget(name=name, max_items=2, max_bytes=2**20) for name in ("sample", "prepare")),
+        queues=queue_budgets(max_bytes=2**20),
         pipelined=False,
     )
     if kind == "megagraph":

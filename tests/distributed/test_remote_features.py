@@ -3,16 +3,14 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from planner.caching import NO_CACHE, CacheRule
-from planner.plan import MQGNNPlan, QueueBudget
+from tests.kit.rank_runs import sampled_run
 from workers.data.paths import DataPaths
 from workers.mqgnn.predict import predict
 from workers.mqgnn.train import train
 from workers.spec import DatasetSpec, SampledGNNSpec, TrainingSpec, TrainSpec
-from workers.training.folder import Folder
-from workers.training.run import RankRun, Report
+from workers.training.run import Report
 
 EPOCHS, BATCH = 2, 128
 OFF, SMALL = NO_CACHE, CacheRule(feature_bytes=20_000, subgraph_bytes=0)
@@ -22,32 +20,25 @@ def run_once(
     rank: int, world_size: int, folder: str, features: str, cache: CacheRule, task: str = "train"
 ) -> tuple[dict[str, float], list[Report]]:
     reports: list[Report] = []
-    queues = tuple(QueueBudget(name=name, max_items=2, max_bytes=2**22) for name in ("sample", "prepare"))
-    run = RankRun(
-        spec=TrainSpec(
-            kind="mqgnn",
-            task=task,
-            from_job=None if task == "train" else "job",
-            dataset=DatasetSpec(name="sbm"),
-            model=SampledGNNSpec(name="gcn", hidden_size=16, fanouts=(5, 5)),
-            training=TrainingSpec(epochs=EPOCHS, batch_size=BATCH, dtype="float64", features=features, cache=cache),
-        ),
-        plan=MQGNNPlan(
-            world_size=world_size,
-            batch_size=BATCH,
-            fanouts=(5, 5),
-            queues=queues,
-            report_every_steps=5,
-            features=features,
-            cache=cache,
-        ),
+    spec = TrainSpec(
+        kind="mqgnn",
+        task=task,
+        from_job=None if task == "train" else "job",
+        dataset=DatasetSpec(name="sbm"),
+        model=SampledGNNSpec(name="gcn", hidden_size=16, fanouts=(5, 5)),
+        training=TrainingSpec(epochs=EPOCHS, batch_size=BATCH, dtype="float64", features=features, cache=cache),
+    )
+    run = sampled_run(
+        spec,
+        job_dir=f"{folder}/{features}-{cache.num_bytes}",
+        data=DataPaths(root=None, cache=Path(folder) / "cache"),
         rank=rank,
         world_size=world_size,
-        device=torch.device("cpu"),
-        data=DataPaths(root=None, cache=Path(folder) / "cache"),
-        job_dir=Folder(f"{folder}/{features}-{cache.num_bytes}"),
         report=reports.append,
-        model_from=None if task == "train" else Folder(f"{folder}/local-0/export"),
+        model_from=None if task == "train" else f"{folder}/local-0/export",
+        report_every_steps=5,
+        features=features,
+        cache=cache,
     )
     return (train if task == "train" else predict)(run), reports
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from planner.caching import NO_CACHE, CacheRule
 from service.validation import SpecInvalidError, parse_spec
 from tests.workers.mqgnn.graphs import clustered_graph, graph_of_edges
 from workers.data.feature_server import FeatureServer
@@ -127,10 +128,11 @@ def test_rows_do_not_lie_on_ranks_that_may_die_alone():
 
 
 def test_a_cache_of_kinds_that_have_none_may_be_switched_off():
-    TrainSpec(kind="megagraph", dataset={"name": "karate"}, model={"name": "gt"}, training={"cache": "off"})
-    TrainSpec(
-        kind="mqgnn", dataset={"name": "karate"}, model=MODEL, training={"features": "remote", "cache": {"prefer": 9}}
-    )
+    spec = TrainSpec(kind="megagraph", dataset={"name": "karate"}, model={"name": "gt"}, training={"cache": "off"})
+    assert spec.training.cache == NO_CACHE
+    asked = {"features": "remote", "cache": {"prefer": 9}}
+    spec = TrainSpec(kind="mqgnn", dataset={"name": "karate"}, model=MODEL, training=asked)
+    assert spec.training.cache == CacheRule(prefer=9)
 
 
 def path_and_star() -> Graph:

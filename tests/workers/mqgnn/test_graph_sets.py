@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from planner.plan import MQGNNPlan, QueueBudget
+from tests.kit.rank_runs import sampled_run
 from tests.workers.mqgnn.graphs import clustered_graph
 from tests.workers.mqgnn.test_train import run_all
 from workers.comm.axis import Axis
@@ -24,8 +24,6 @@ from workers.mqgnn.preparation import build_stages
 from workers.mqgnn.seed_order import BatchTask, SeedOrder
 from workers.runtime import run_rank
 from workers.spec import DatasetSpec, SampledGNNSpec, TrainingSpec, TrainSpec
-from workers.training.folder import Folder
-from workers.training.run import RankRun, Report
 
 CPU = torch.device("cpu")
 
@@ -136,21 +134,8 @@ def run(tmp_path: Path, name: str, dataset: DatasetSpec, *, model_from: Path | N
         training=TrainingSpec(epochs=60, batch_size=8, eval_every_epochs=20, learning_rate=0.005, weight_decay=0.0),
         **use,
     )
-    queues = tuple(QueueBudget(name=queue, max_items=2, max_bytes=2**22) for queue in ("sample", "prepare"))
-    reports: list[Report] = []
-    return run_rank(
-        RankRun(
-            spec=spec,
-            plan=MQGNNPlan(queues=queues, world_size=1, batch_size=8, fanouts=(4, 3)),
-            rank=0,
-            world_size=1,
-            device=CPU,
-            data=DataPaths(root=None, cache=tmp_path / "cache"),
-            job_dir=Folder(tmp_path / name),
-            report=reports.append,
-            model_from=None if model_from is None else Folder(model_from),
-        )
-    )
+    data = DataPaths(root=None, cache=tmp_path / "cache")
+    return run_rank(sampled_run(spec, job_dir=tmp_path / name, data=data, model_from=model_from))
 
 
 def test_a_job_tells_graphs_apart_and_its_model_predicts_each_once(tmp_path):

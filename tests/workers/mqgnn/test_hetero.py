@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import HeteroConv
 
-from planner.plan import MQGNNPlan, QueueBudget
+from tests.kit.rank_runs import sampled_run
 from tests.workers.mqgnn.graphs import typed_dataset
 from tests.workers.mqgnn.runs import CPU, Settings, train_by_hand
 from tests.workers.mqgnn.sampling.same import assert_same
@@ -216,17 +216,12 @@ def run_of(path: Path, job_dir: Path, *, task: str = "train", **model) -> RankRu
         model=SampledGNNSpec(name="graphsage", hidden_size=16, fanouts=(4, 2), **model),
         training=TrainingSpec(epochs=12, batch_size=48, eval_every_epochs=12, checkpoint_every_epochs=12),
     )
-    queues = tuple(QueueBudget(name=name, max_items=2, max_bytes=2**22) for name in ("sample", "prepare"))
-    return RankRun(
-        spec=spec,
-        plan=MQGNNPlan(world_size=1, batch_size=48, fanouts=(4, 2), report_every_steps=100, queues=queues),
-        rank=0,
-        world_size=1,
-        device=CPU,
+    return sampled_run(
+        spec,
+        job_dir=job_dir,
         data=DataPaths(root=None, cache=path.parent / "cache"),
-        job_dir=Folder(job_dir),
-        report=lambda _: None,
-        model_from=None if task == "train" else Folder(job_dir / "export"),
+        model_from=None if task == "train" else job_dir / "export",
+        report_every_steps=100,
     )
 
 

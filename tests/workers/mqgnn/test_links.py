@@ -10,7 +10,7 @@ import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch.nn import functional
 
-from planner.plan import MQGNNPlan, QueueBudget
+from tests.kit.rank_runs import queue_budgets, sampled_run
 from tests.workers.mqgnn.graphs import clustered_graph
 from workers.comm.axis import Axis
 from workers.data.build import build_dataset
@@ -23,10 +23,8 @@ from workers.mqgnn.link_scores import LinkBoard, all_edges
 from workers.mqgnn.sampling.links import LinkSeeder
 from workers.runtime import run_rank
 from workers.spec import DatasetSpec, LinkSpec, SampledGNNSpec, TrainingSpec, TrainSpec
-from workers.training.folder import Folder
 from workers.training.losses import build_loss
 from workers.training.objective import Objective, resolve_objective
-from workers.training.run import RankRun
 
 GRAPH = clustered_graph(200)
 LINKS = LinkSpec(num_val=0.1, num_test=0.2, eval_negatives=60, embedding_size=6)
@@ -88,21 +86,8 @@ def job(folder: Path, cache: Path, *, model_from: Path | None = None, **use) -> 
         training=TrainingSpec(epochs=3, batch_size=512, metric="hits_at_10", eval_every_epochs=1),
         **use,
     )
-    queues = tuple(QueueBudget(name=name, max_items=2, max_bytes=2**24) for name in ("sample", "prepare"))
-    plan = MQGNNPlan(queues=queues, world_size=1, batch_size=512, fanouts=(5, 5))
-    return run_rank(
-        RankRun(
-            spec=spec,
-            plan=plan,
-            rank=0,
-            world_size=1,
-            device=torch.device("cpu"),
-            data=DataPaths(root=None, cache=cache),
-            job_dir=Folder(folder),
-            report=lambda report: None,
-            model_from=None if model_from is None else Folder(model_from),
-        )
-    )
+    data, queues = DataPaths(root=None, cache=cache), queue_budgets(max_bytes=2**24)
+    return run_rank(sampled_run(spec, job_dir=folder, data=data, model_from=model_from, queues=queues))
 
 
 def test_a_job_trains_on_links_and_its_model_is_used_for_scores_and_embeddings(tmp_path):

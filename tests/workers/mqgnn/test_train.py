@@ -8,7 +8,7 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from planner.errors import PlanInvalidError
-from planner.plan import MQGNNPlan, QueueBudget
+from tests.kit.rank_runs import sampled_run
 from tests.workers.mqgnn.graphs import graph_of_edges
 from workers.data.graph import GraphDataset
 from workers.data.paths import DataPaths
@@ -51,18 +51,8 @@ def make_run(
             **{"epochs": 4, "batch_size": 128, "eval_every_epochs": 2, "checkpoint_every_epochs": 2} | training
         ),
     )
-    settings = {"world_size": 1, "batch_size": 128, "fanouts": (4, 3), "report_every_steps": 3} | (plan or {})
-    queues = tuple(QueueBudget(name=name, max_items=2, max_bytes=2**22) for name in ("sample", "prepare"))
-    return RankRun(
-        spec=spec,
-        plan=MQGNNPlan(queues=queues, **settings),
-        rank=0,
-        world_size=1,
-        device=torch.device("cpu"),
-        data=DataPaths(root=None, cache=cache),
-        job_dir=Folder(job_dir),
-        report=report,
-    )
+    settings = {"batch_size": 128, "report_every_steps": 3} | (plan or {})
+    return sampled_run(spec, job_dir=job_dir, data=DataPaths(root=None, cache=cache), report=report, **settings)
 
 
 def run_all(cache: Path, job_dir: Path, **settings) -> tuple[dict[str, float], list[Report]]:

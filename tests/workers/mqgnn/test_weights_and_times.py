@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from planner.plan import MQGNNPlan, QueueBudget
 from service.validation import find_faults
 from tests.kit.objectives import classify
+from tests.kit.rank_runs import sampled_run
 from tests.workers.mqgnn.graphs import clustered_graph, graph_of_edges
 from tests.workers.mqgnn.runs import CPU, Settings, train_by_hand
 from workers.comm.axis import Axis
@@ -27,8 +27,6 @@ from workers.mqgnn.temporal_evaluation import TemporalEvaluator, build_evaluator
 from workers.mqgnn.train import train
 from workers.probe.describe import describe_job
 from workers.spec import DatasetSpec, TrainingSpec, TrainSpec
-from workers.training.folder import Folder
-from workers.training.run import RankRun, Report
 
 ALONE = Axis()
 
@@ -188,27 +186,11 @@ def papers(tmp_path_factory) -> DataPaths:
 
 
 def run_job(papers: DataPaths, job_dir: Path, **options) -> dict[str, float]:
-    reports: list[Report] = []
     model = SampledGNNSpec(name="graphsage", hidden_size=16, fanouts=(4, 3), **options)
     training = TrainingSpec(epochs=8, batch_size=32, eval_every_epochs=8, checkpoint_every_epochs=8)
-    queues = tuple(QueueBudget(name=name, max_items=2, max_bytes=2**22) for name in ("sample", "prepare"))
-    return train(
-        RankRun(
-            spec=TrainSpec(
-                kind="mqgnn",
-                dataset=DatasetSpec(path=str(papers.root), directed=True),
-                model=model,
-                training=training,
-            ),
-            plan=MQGNNPlan(world_size=1, batch_size=32, fanouts=(4, 3), report_every_steps=100, queues=queues),
-            rank=0,
-            world_size=1,
-            device=CPU,
-            data=papers,
-            job_dir=Folder(job_dir),
-            report=reports.append,
-        )
-    )
+    dataset = DatasetSpec(path=str(papers.root), directed=True)
+    spec = TrainSpec(kind="mqgnn", dataset=dataset, model=model, training=training)
+    return train(sampled_run(spec, job_dir=job_dir, data=papers, report_every_steps=100))
 
 
 def test_jobs_learn_from_weights_and_times_what_others_cannot(papers, tmp_path):

@@ -1,5 +1,6 @@
 """Sampling towards preferred nodes: the reference's samples in every form, more of the preferred, and no bias."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -20,17 +21,21 @@ from workers.mqgnn.sampling.csc import Csc, csc_of, csc_of_edges
 from workers.mqgnn.sampling.memory import Kernels
 from workers.mqgnn.sampling.neighbors import NeighborOptions, NeighborSampler
 from workers.mqgnn.sampling.preference import Preference
+from workers.mqgnn.sampling.subgraph import SampledSubgraph
 from workers.spec import SPEC_OF_MODEL
 
 GRAPH = clustered_graph(60, degree=40)
 PREFERRED = np.random.default_rng(5).random(60) < 0.3
 
 
-def check(csc: Csc, seeds: np.ndarray, *, fanouts: tuple[int, ...], preference: Preference, kernels: Kernels) -> None:
+def samples(
+    csc: Csc, seeds: np.ndarray, *, fanouts: tuple[int, ...], preference: Preference, kernels: Kernels
+) -> Iterator[tuple[SampledSubgraph, SampledSubgraph]]:
+    """Of some keys, ours and the reference's."""
     sampler = NeighborSampler(csc, fanouts=fanouts, preference=preference, kernels=kernels)
     for key in (3, 2**64 - 1):
         expected = reference_preferring(csc, seeds, fanouts=fanouts, key=key, preference=preference)
-        assert_same(sampler.sample(seeds, key=key), expected)
+        yield sampler.sample(seeds, key=key), expected
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
@@ -41,7 +46,9 @@ def test_samples_equal_those_of_the_reference(factor, share, kernels):
     wide = replace(csc, indices=csc.indices.astype(np.int64))
     for form in (csc, wide):
         for fanouts in ((3, 2), (-1, 2), (20, 1), (0,)):
-            check(form, seeds, fanouts=fanouts, preference=preference, kernels=kernels)
+            for ours, theirs in samples(form, seeds, fanouts=fanouts, preference=preference, kernels=kernels):
+                assert len(ours.node_ids) >= len(seeds)
+                assert_same(ours, theirs)
 
 
 @settings(max_examples=40, deadline=None)
@@ -54,7 +61,10 @@ def test_odd_graphs_are_sampled_like_the_reference(data, num_nodes, factor):
     preferred = np.array(data.draw(st.lists(st.booleans(), min_size=num_nodes, max_size=num_nodes)), dtype=bool)
     fanouts = tuple(data.draw(st.lists(st.integers(-1, 4), min_size=1, max_size=3)))
     for kernels in ALL_KERNELS.values():
-        check(csc, seeds, fanouts=fanouts, preference=Preference(preferred, factor=factor), kernels=kernels)
+        preference = Preference(preferred, factor=factor)
+        for ours, theirs in samples(csc, seeds, fanouts=fanouts, preference=preference, kernels=kernels):
+            assert len(ours.num_nodes_per_hop) == len(fanouts) + 1
+            assert_same(ours, theirs)
 
 
 def test_preferred_neighbours_are_drawn_as_often_as_the_factor_says():
