@@ -1,11 +1,10 @@
 """How much memory a piece of work holds: at its highest point, and between forward and backward."""
 
-import ctypes
 from collections.abc import Callable, Iterable
 
 import torch
 
-from workers.training.memory import PeakMemory
+from workers.training.memory import PeakMemory, return_freed_memory
 
 
 def measure_peak_bytes(work: Callable[[], object], *, device: torch.device) -> int:
@@ -15,7 +14,7 @@ def measure_peak_bytes(work: Callable[[], object], *, device: torch.device) -> i
     free of charge.
     """
     if device.type == "cpu":
-        _trim()
+        return_freed_memory()
     meter = PeakMemory(device)
     meter.start()
     result = work()
@@ -42,10 +41,3 @@ def count_saved_bytes(forward: Callable[[], object], *, owned: Iterable[torch.Te
         result = forward()
     del result
     return sum(kept.values())
-
-
-def _trim() -> None:
-    """Ask glibc to return free heap pages; other C libraries have no such call, and peaks may then read lower."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
