@@ -27,7 +27,7 @@ from workers.megagraph.training_step import run_step
 from workers.model_specs.transformers import IndexForm
 from workers.ops.heads import AllHeads
 from workers.spec import GraphormerSpec, TrainingSpec
-from workers.training.memory import PeakMemory, return_freed_memory
+from workers.training.memory import PeakMemory
 from workers.training.optimizer import build_optimizer, weight_matrices
 
 LONGEST_RUN_S = 1800.0  # a step of the largest graphs takes minutes
@@ -113,7 +113,6 @@ def train(rank: int, world_size: int, side: Side, size: Size, num_steps: int) ->
     torch.set_num_threads(side.num_threads)
     meter = PeakMemory()
     _train(rank, side, Size(num_nodes=64, index=size.index), num_steps=1)
-    return_freed_memory()
     meter.start()
     losses, seconds = _train(rank, side, size, num_steps=num_steps)
     return Measured(losses, seconds[1:], meter.peak_bytes())

@@ -22,6 +22,7 @@ from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.preparation import build_stages, choose_reading
 from workers.mqgnn.seed_order import SeedOrder
 from workers.spec import SPEC_OF_MODEL, TrainingSpec
+from workers.training.memory import keep_freed_memory
 from workers.training.optimizer import build_optimizer, every_parameter
 
 HIDDEN, BATCH_SIZE = 128, 1024
@@ -106,6 +107,7 @@ class Ours:
 
 def serve(folder: Path) -> None:
     """An answer for every line that comes in."""
+    keep_freed_memory()
     ours = Ours(folder)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:

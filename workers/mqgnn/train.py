@@ -43,7 +43,7 @@ from workers.mqgnn.table_exchange import with_learned_features, with_table
 from workers.mqgnn.temporal_evaluation import build_evaluator
 from workers.training.divergence import sum_shares
 from workers.training.losses import build_loss
-from workers.training.memory import PeakMemory
+from workers.training.memory import PeakMemory, keep_freed_memory
 from workers.training.milestones import Milestones
 from workers.training.model_fit import resolve_model
 from workers.training.objective import resolve_objective
@@ -58,6 +58,7 @@ def train(run: RankRun) -> dict[str, float]:
     Raises ``DatasetInvalidError``, ``PlanInvalidError``, ``StageFailedError`` and ``TrainingDivergedError``.
     """
     check_plan(run)
+    keep_freed_memory()
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
     graph = trained_graph(dataset)

@@ -4,17 +4,11 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from workers.training.memory import PeakMemory, return_freed_memory
+from workers.training.memory import PeakMemory
 
 
 def measure_peak_bytes(work: Callable[[], object], *, device: torch.device) -> int:
-    """Highest point of ``work`` above the level before it.
-
-    Freed memory that the C library keeps is given back to the system first: otherwise work that reuses it would look
-    free of charge.
-    """
-    if device.type == "cpu":
-        return_freed_memory()
+    """Highest point of ``work`` above the level before it."""
     meter = PeakMemory(device)
     meter.start()
     result = work()

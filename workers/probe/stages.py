@@ -33,6 +33,7 @@ from workers.probe.ranks import Ranks, time_once_s
 from workers.probe.toy_graph import ring_graph
 from workers.spec import TrainSpec
 from workers.training.losses import build_loss
+from workers.training.memory import keep_freed_memory
 from workers.training.model_fit import resolve_model
 from workers.training.objective import resolve_objective
 from workers.training.optimizer import build_optimizer, every_parameter
@@ -51,6 +52,7 @@ def measure_stages(
 
     Only compute is measured on several thread counts: the other stages run on one.
     """
+    keep_freed_memory()
     budget_s = request.budget_s / (len(request.threads) * len(request.stage_batch_sizes))
     resolved = spec.model_copy(update={"model": resolve_model(spec.model, dataset)})
     samples: list[StageSample] = []

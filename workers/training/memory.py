@@ -8,6 +8,8 @@ import torch
 
 _CLEAR = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_KEPT_BYTES = 1 << 30
 
 
 class PeakMemory:
@@ -22,11 +24,12 @@ class PeakMemory:
         self._baseline_bytes = 0
 
     def start(self) -> None:
-        """Take the present level as zero."""
+        """Take the present level as zero, without what was freed: work that reuses it would look free of charge."""
         if self._cuda is not None:
             torch.cuda.reset_peak_memory_stats(self._cuda)
             self._baseline_bytes = torch.cuda.memory_allocated(self._cuda)
             return
+        _return_freed_memory()
         with suppress(OSError):  # a read-only /proc; the mark then also covers what came before, and never too little
             _CLEAR.write_text("5")
         self._baseline_bytes = _status_bytes("VmRSS")
@@ -38,14 +41,16 @@ class PeakMemory:
         return max(0, _status_bytes("VmHWM") - self._baseline_bytes)
 
 
-def return_freed_memory() -> None:
-    """Ask glibc to return the pages that it keeps of freed memory: work that reuses them would look free of charge.
+def keep_freed_memory() -> None:
+    """Ask glibc to keep what is freed for what is asked for next, in blocks of up to 1 GiB.
 
-    Other C libraries have no such call, and peaks may then read lower.
+    Steps that make and drop tensors of tens of megabytes otherwise spend a third of their time on fetching pages from
+    the system and giving them back. For processes of a rank; other C libraries go on as they do.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            set_option(option, _KEPT_BYTES)
 
 
 def _status_bytes(field: str) -> int:
@@ -53,3 +58,10 @@ def _status_bytes(field: str) -> int:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     raise OSError(f"{_STATUS} has no field {field}; the memory meter needs Linux")
+
+
+def _return_freed_memory() -> None:
+    """Ask glibc to return the pages of freed memory; other C libraries have no such call, and peaks may read lower."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

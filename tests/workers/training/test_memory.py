@@ -1,6 +1,8 @@
 """The meter sees what a region allocates."""
 
 import gc
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -43,3 +45,27 @@ def test_starting_again_forgets_the_old_peak() -> None:
 def test_where_the_mark_cannot_be_reset_the_peak_is_never_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_CLEAR", Path("/proc/self/no-such-file"))
     assert peak_of_a_block() >= 60 << 20
+
+
+TWO_BLOCKS = """
+import resource
+import numpy as np
+from workers.training.memory import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(12 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+{first}
+print(faults(), faults())
+"""
+
+
+@pytest.mark.parametrize(("first", "is_kept"), [("keep_freed_memory()", True), ("", False)])
+def test_memory_that_is_kept_is_not_fetched_again(first: str, is_kept: bool) -> None:
+    """Of two blocks of 96 MiB, one after the other."""
+    command = [sys.executable, "-c", TWO_BLOCKS.format(first=first)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    once, again = (int(count) for count in found.stdout.split())
+    assert (again < once / 4) == is_kept

@@ -1,12 +1,11 @@
 #include "parallel.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <memory>
-#include <system_error>
-#include <thread>
-#include <vector>
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>
@@ -43,21 +42,12 @@ bool run_parallel(int64_t num_units, int64_t num_threads, int64_t scratch_bytes,
     if (!scratch) return false;
 
     std::atomic<int64_t> next{0};
-    auto take_units = [&](int64_t thread) {
+#pragma omp parallel num_threads(static_cast<int>(num_threads))
+    {
         FlushSubnormals flush;
-        for (int64_t unit; (unit = next.fetch_add(1)) < num_units;) {
-            work(context, unit, scratch.get() + thread * scratch_bytes);
-        }
-    };
-    std::vector<std::thread> threads;
-    threads.reserve(num_threads);
-    try {
-        for (int64_t thread = 1; thread < num_threads; ++thread) threads.emplace_back(take_units, thread);
-    } catch (const std::system_error&) {
-        // No more threads to be had: those that run share the units.
+        char* own = scratch.get() + omp_get_thread_num() * scratch_bytes;
+        for (int64_t unit; (unit = next.fetch_add(1)) < num_units;) work(context, unit, own);
     }
-    take_units(0);
-    for (auto& thread : threads) thread.join();
     return true;
 }
 

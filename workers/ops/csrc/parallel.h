@@ -1,4 +1,5 @@
-// Units of work, taken in order by threads that live for one call.
+// Units of work, taken in order by the calling thread's OpenMP team: that of torch, whose libgomp is the one that is loaded.
+// Threads of our own would share the cores with that team, which goes on spinning for milliseconds after torch's own work.
 //
 // Not inline: kernels are compiled for newer processors than the rest of the library, and a function compiled in both
 // would be linked once only, perhaps in the form that this processor cannot run.

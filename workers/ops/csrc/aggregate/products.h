@@ -94,6 +94,15 @@ struct LeftRows {
     }
 };
 
+// Numbers whose gate is above zero, and zeros for the others.
+template <class T>
+INLINE void keep_open(T* to, const T* from, const T* gate, int64_t count) {
+    int64_t n = 0;
+    Vector<T> zero{};
+    for (; n + WIDTH<T> <= count; n += WIDTH<T>) store(to + n, load(gate + n) > zero ? load(from + n) : zero);
+    for (; n < count; ++n) to[n] = gate[n] > 0 ? from[n] : T(0);
+}
+
 // [panels][inner][vectors of the panel], zeros past the last column.
 template <class T>
 void pack_panels(T* packed, const Product& call, int64_t batch) {
@@ -153,7 +162,7 @@ bool product(const Product& call) {
             rows[m] = left.row(batch, first + m);
             if (const T* gate = left.gate_row(batch, first + m)) {
                 T* open = static_cast<T*>(memory) + m * call.num_inner;
-                for (int64_t k = 0; k < call.num_inner; ++k) open[k] = gate[k] > 0 ? rows[m][k] : T(0);
+                keep_open(open, rows[m], gate, call.num_inner);
                 rows[m] = open;
             }
         }
@@ -192,12 +201,11 @@ struct OuterPart {
             const T* from = g.row(batch, first + m) + first_outer;
             const T* gate = g.gate_row(batch, first + m);
             if (gate) {
-                gate += first_outer;
-                for (int64_t n = 0; n < num_outer; ++n) numbers[n] = gate[n] > 0 ? from[n] : T(0);
+                keep_open(numbers, from, gate + first_outer, num_outer);
             } else {
-                for (int64_t n = 0; n < num_outer; ++n) numbers[n] = from[n];
+                __builtin_memcpy(numbers, from, num_outer * sizeof(T));
             }
-            for (int64_t n = 0; n < num_outer; ++n) totals[n] += numbers[n];
+            for (int64_t n = 0; n < OUTER_COLUMNS; n += WIDTH<T>) store(totals + n, load(totals + n) + load(numbers + n));
             for (int64_t tile = 0; tile * TILE_ROWS < num_outer; ++tile) {
                 __builtin_memcpy(packed_g + (tile * OUTER_ROWS + m) * TILE_ROWS, numbers + tile * TILE_ROWS,
                                  TILE_ROWS * sizeof(T));
