@@ -2,21 +2,26 @@
 
 All cells of ``tests.distributed.equality``: up to four ranks as every pp x dp x cp and in uneven stages; some of six
 and eight. Each runs in float64 (loss, outputs, all gradients, parameters after three updates) and in float32, judged
-against float64: an error counts by how far it is over 1e-5 or over that of the one process in float32.
+against float64: an error counts by how far it is over 1e-5 or over that of the one process in float32. With
+``--store FILE`` every cell is kept in a file, and a later run goes on where one ended.
 """
 
+import argparse
 import sys
 from collections import Counter
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.frame import Outcome, main
+from tests.benchmarks.kept import Kept
 from tests.distributed.equality import Judge
 from tests.distributed.equality.claims import FLOAT32_BAR, FLOAT64_BAR
 from tests.distributed.equality.layouts import Cell, all_cells, covering
 from tests.kit.gloo_pool import GlooPool, RanksFailedError
 
 
-def measure() -> Outcome:
+def measure(*, kept: Kept) -> Outcome:
     """The largest errors of both dtypes over all cells, and the cells that fail."""
     exact: dict[str, float] = {}
     single: dict[str, float] = {}
@@ -28,10 +33,11 @@ def measure() -> Outcome:
         judge = Judge(pool)
         for place, cell in enumerate(found, 1):
             try:
-                exact[cell.name], single[cell.name], shares[cell.name] = errors_of(judge, cell)
+                errors = kept.get(cell.name, make=partial(errors_of, judge, cell))
             except RanksFailedError as error:
                 failures[cell.name] = str(error)
                 continue
+            exact[cell.name], single[cell.name], shares[cell.name] = errors
             if exact[cell.name] > FLOAT64_BAR or shares[cell.name] > 1:
                 failures[cell.name] = f"{exact[cell.name]:.1e}, {single[cell.name]:.1e} in float32"
             print(f"{place} of {len(found)}: {cell.name}: {exact[cell.name]:.1e}, {single[cell.name]:.1e}", flush=True)
@@ -72,4 +78,12 @@ def counts(found: list[Cell]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main("equality", measure))
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--store", type=Path, default=None)
+    own, others = parser.parse_known_args()
+
+    def run() -> Outcome:
+        """Every cell."""
+        return measure(kept=Kept(own.store))
+
+    sys.exit(main("equality", run, arguments=others))

@@ -19,8 +19,9 @@ constexpr int MOST_VECTORS = 3;
 constexpr int TILE_ROWS = 6;
 constexpr int MOST_VECTORS = 2;
 #endif
-constexpr int64_t PRODUCT_ROWS = 96;  // rows of one unit: a multiple of both tile heights
-constexpr int64_t OUTER_ROWS = 256;   // rows packed at a time
+constexpr int64_t PRODUCT_ROWS = 192;  // rows of one unit
+constexpr int64_t BLOCK_ROWS = 48;     // of them meet one panel after the other together: a multiple of both tile heights
+constexpr int64_t OUTER_ROWS = 128;    // rows packed at a time
 constexpr int64_t OUTER_TILES = 24;   // tiles of the left matrix that share the packed columns of the right one
 constexpr int64_t OUTER_COLUMNS = OUTER_TILES * TILE_ROWS;
 constexpr int64_t OUTER_GROUP_ROWS = 512;
@@ -36,6 +37,13 @@ struct Tile {
 template <class T>
 constexpr int64_t vectors_of(int64_t columns) {
     return (columns + WIDTH<T> - 1) / WIDTH<T>;
+}
+
+// As many panels as ``over_panels`` goes through, or one less.
+template <class T>
+constexpr int64_t panels_of(int64_t columns) {
+    int64_t vectors = vectors_of<T>(columns);
+    return vectors > 2 ? vectors / 2 : 1;
 }
 
 // Calls body<vectors>(first column) for the panels of so many columns.
@@ -92,6 +100,29 @@ struct LeftRows {
     const T* gate_row(int64_t batch, int64_t m) const {
         return gate.data ? batch_of<T>(gate, batch) + m * gate.row_stride : nullptr;
     }
+};
+
+// Rows that lie anywhere are fetched while others are multiplied, some with every tile: all at once they would only wait
+// for each other.
+template <class T>
+class RowsAhead {
+   public:
+    RowsAhead(const LeftRows<T>& left, int64_t batch, int64_t columns) : left_(left), batch_(batch), columns_(columns) {}
+
+    // From here on `tiles` tiles are multiplied, and then rows `first` to `end` are needed.
+    void plan(int64_t first, int64_t end, int64_t tiles) {
+        next_ = first;
+        end_ = left_.numbers.data ? end : first;
+        with_each_ = (end - first + tiles - 1) / tiles;
+    }
+
+    inline void fetch_some() {
+        for (int64_t left = with_each_; left > 0 && next_ < end_; --left) fetch_row(left_.row(batch_, next_++), columns_);
+    }
+
+   private:
+    const LeftRows<T>& left_;
+    int64_t batch_, columns_, next_ = 0, end_ = 0, with_each_ = 0;
 };
 
 // Numbers whose gate is above zero, and zeros for the others.
@@ -151,7 +182,7 @@ bool product(const Product& call) {
     for (int64_t batch = 0; batch < call.num_batches; ++batch) pack_panels(packed.get() + batch * packed_size, call, batch);
 
     LeftRows<T> left{call.a, call.gate, {call.a_rows, call.wide_rows != 0}};
-    int64_t chunks = (call.num_rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS;
+    int64_t chunks = (call.num_rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS, num_panels = panels_of<T>(call.num_columns);
     int64_t scratch = call.gate.data ? PRODUCT_ROWS * call.num_inner * int64_t(sizeof(T)) : 0;
     return in_parallel(chunks * call.num_batches, call.num_threads, scratch, [&](int64_t unit, void* memory) {
         // One row of all batches lies together.
@@ -170,16 +201,23 @@ bool product(const Product& call) {
         T* c = static_cast<T*>(call.c.data) + batch * call.c.batch_stride + first * call.c.row_stride;
         const T* bias = call.bias ? static_cast<const T*>(call.bias) + batch * call.num_columns : nullptr;
         const T* panels = packed.get() + batch * packed_size;
-        over_panels<T>(call.num_columns, [&]<int V>(int64_t column) {
-            for (int64_t m = 0; m < count; m += TILE_ROWS) {
-                const T* tile_rows[TILE_ROWS];
-                UNROLL
-                for (int r = 0; r < TILE_ROWS; ++r) tile_rows[r] = rows[m + r];
-                Tile<T, V> tile;
-                multiply(tile, tile_rows, 1, panels + column * call.num_inner, call.num_inner);
-                finish(tile, call, c + m * call.c.row_stride, bias, count - m, column);
-            }
-        });
+        RowsAhead<T> ahead(left, batch, call.num_inner);
+        for (int64_t begin = 0; begin < count; begin += BLOCK_ROWS) {
+            int64_t end = begin + BLOCK_ROWS < count ? begin + BLOCK_ROWS : count;
+            int64_t next_end = end + BLOCK_ROWS < count ? end + BLOCK_ROWS : count;
+            ahead.plan(first + end, first + next_end, num_panels * ((end - begin + TILE_ROWS - 1) / TILE_ROWS));
+            over_panels<T>(call.num_columns, [&]<int V>(int64_t column) {
+                for (int64_t m = begin; m < end; m += TILE_ROWS) {
+                    const T* tile_rows[TILE_ROWS];
+                    UNROLL
+                    for (int r = 0; r < TILE_ROWS; ++r) tile_rows[r] = rows[m + r];
+                    Tile<T, V> tile;
+                    multiply(tile, tile_rows, 1, panels + column * call.num_inner, call.num_inner);
+                    finish(tile, call, c + m * call.c.row_stride, bias, end - m, column);
+                    ahead.fetch_some();
+                }
+            });
+        }
     });
 }
 
@@ -197,7 +235,6 @@ struct OuterPart {
     void pack_g(int64_t first, int64_t count) {
         T numbers[OUTER_COLUMNS] = {}, totals[OUTER_COLUMNS] = {};
         for (int64_t m = 0; m < count; ++m) {
-            fetch_row(a.row(batch, first + m), call.num_columns);  // is read next, some columns at a time
             const T* from = g.row(batch, first + m) + first_outer;
             const T* gate = g.gate_row(batch, first + m);
             if (gate) {
@@ -229,8 +266,12 @@ struct OuterPart {
         }
     }
 
-    void add_rows(int64_t first, int64_t count) {
+    // Rows from `first` on; then come those up to `next_end`.
+    void add_rows(int64_t first, int64_t count, int64_t next_end) {
         pack_g(first, count);
+        RowsAhead<T> ahead(a, batch, call.num_columns);
+        int64_t tiles = panels_of<T>(call.num_columns) * ((num_outer + TILE_ROWS - 1) / TILE_ROWS);
+        ahead.plan(first + count, next_end, tiles);
         over_panels<T>(call.num_columns, [&]<int V>(int64_t column) {
             pack_a<V>(first, count, column);
             for (int64_t n = 0; n < num_outer; n += TILE_ROWS) {
@@ -246,6 +287,7 @@ struct OuterPart {
                     UNROLL
                     for (int i = 0; i < V; ++i) store(to + i * WIDTH<T>, load(to + i * WIDTH<T>) + tile.sum[r][i]);
                 }
+                ahead.fetch_some();
             }
         });
     }
@@ -287,7 +329,8 @@ bool outer_product(const OuterProduct& call) {
         };
         int64_t end = (group + 1) * group_rows < call.num_rows ? (group + 1) * group_rows : call.num_rows;
         for (int64_t m = group * group_rows; m < end; m += OUTER_ROWS) {
-            part.add_rows(m, end - m < OUTER_ROWS ? end - m : OUTER_ROWS);
+            int64_t count = end - m < OUTER_ROWS ? end - m : OUTER_ROWS;
+            part.add_rows(m, count, m + count + OUTER_ROWS < end ? m + count + OUTER_ROWS : end);
         }
     });
     if (!done) return false;
