@@ -192,10 +192,11 @@ class StageSample(Frozen):
 
     ``seconds`` is the mean per mini-batch, ``p95_s`` what 95 % of the batches stay below, ``num_bytes`` what the stage
     hands on (exchange: the payload of one rank), ``peak_bytes`` the most that it holds while it works: in main memory
-    for sample and prepare, else on the device.
+    for sample and prepare, else on the device. ``evaluate``, an evaluation of everything, is measured where a model
+    does not tell what that holds.
     """
 
-    stage: Literal["sample", "prepare", "transfer", "compute", "exchange"]
+    stage: Literal["sample", "prepare", "transfer", "compute", "exchange", "evaluate"]
     num_threads: int
     batch_size: int
     seconds: float

@@ -29,13 +29,17 @@ _MAX_SAMPLING_WORKERS = 4
 
 @dataclass(frozen=True)
 class StageRates:
-    """The measured stages of a replica. ``compute`` by number of threads; absent stages are None."""
+    """The measured stages of a replica. ``compute`` by number of threads; absent stages are None.
+
+    ``evaluate`` is there where a model does not tell what an evaluation holds.
+    """
 
     sample: StageSample
     prepare: StageSample
     compute: Mapping[int, StageSample]
     transfer: StageSample | None = None
     exchange: StageSample | None = None
+    evaluate: StageSample | None = None
     compute_on_cpu: bool = True
 
     @property
@@ -84,6 +88,7 @@ def read_rates(profile: Profile, *, batch_size: int) -> StageRates:
         transfer=by_name.get("transfer"),
         compute=compute,
         exchange=by_name.get("exchange"),
+        evaluate=by_name.get("evaluate"),
         compute_on_cpu=profile.key.device_kind == "cpu",
     )
 
@@ -199,7 +204,8 @@ def estimate_sampled_memory(
     in_hand = math.ceil(share * _large_item_bytes(rates.feeding[-1]))
     feeding = math.ceil(share * (samplers * rates.sample.peak_bytes + rates.prepare.peak_bytes))
     compute = math.ceil(share * rates.compute[candidate.num_threads].peak_bytes)
-    pause = max(_evaluation_bytes(shape), memory.checkpoint_bytes(profile.parameter_bytes))
+    evaluation = _evaluation_bytes(shape) if rates.evaluate is None else rates.evaluate.peak_bytes
+    pause = max(evaluation, memory.checkpoint_bytes(profile.parameter_bytes))
 
     def highest(feeding: int, compute: int) -> int:
         return feeding + max(compute, pause) if candidate.pipelined else max(feeding + compute, pause)

@@ -85,6 +85,30 @@ def test_links_and_rows_for_each_node_are_learned_by_two_replicas(cluster: LiveC
     cluster.wait_until_clean(timeout_s=30)
 
 
+def test_a_module_of_ones_own_is_found_by_its_path_trained_by_two_replicas_and_used(cluster: LiveCluster) -> None:
+    model = {
+        "name": "custom_gnn",
+        "module": "tests.workers.mqgnn.own.modules:own_module",
+        "arguments": {"convolution": "GATConv", "norm": True},
+        "fanouts": [5, 5],
+    }
+    job_id = cluster.submit(sampled(model=model))
+    result = finish(cluster, job_id)
+    assert {"export/config.json", "export/model.safetensors"} <= set(result["files"])
+    plan = cluster.store.get_plan(job_id)
+    assert plan is not None
+    assert plan.predicted is not None
+    assert max(result["peak_memory_bytes"].values()) <= max(plan.predicted.memory_bytes)
+    used = finish(cluster, cluster.submit(sampled(model=model, task="predict", from_job=job_id)))
+    assert used["test_accuracy"] == result["test_accuracy"]
+    wrong = cluster.submit(sampled(model=model | {"arguments": {"depth": 3}}))
+    job = cluster.wait_for(wrong, JobState.FAILED)
+    assert job.reason is not None
+    assert job.reason.code == "model_invalid"
+    assert "was called with ['depth', 'num_classes', 'num_features']" in job.reason.text
+    cluster.wait_until_clean(timeout_s=30)
+
+
 def test_edges_and_sums_of_one_graph_are_priced_and_shared_out_over_two_ranks(cluster: LiveCluster) -> None:
     model = {"name": "sgformer", "num_layers": 2, "hidden_size": 16}
     job_id = cluster.submit(transformer(model=model))

@@ -113,6 +113,8 @@ def test_quiet_profiles_are_kept_and_noisy_ones_are_not():
     late = [stage.model_copy(update={"p95_s": 2.5 * stage.seconds}) for stage in stages.stages]
     assert is_rough(units.model_copy(update={"units": tuple(disturbed)}))
     assert is_rough(stages.model_copy(update={"stages": tuple(late)}))
+    once = stages.stages[0].model_copy(update={"stage": "evaluate", "seconds": 60.0, "p95_s": 60.0})
+    assert is_rough(stages.model_copy(update={"stages": (*late, once)}))
 
 
 def test_no_memory_sample_lies_above_its_curve():

@@ -145,6 +145,17 @@ def test_evaluation_of_a_large_graph_can_be_the_highest_point():
     assert needed == pytest.approx(1.1 * (state + graph + in_hand + evaluation) + 32 * MIB, abs=2)
 
 
+def test_an_evaluation_that_was_weighed_counts_as_it_was():
+    shape = sampled_shape(num_nodes=1_000_000, hidden_size=0)
+    profile = sampled_profile(shape, num_ranks=2)
+    weighed = profile.stages[0].model_copy(update={"stage": "evaluate", "peak_bytes": 900 * MIB})
+    known = profile.model_copy(update={"stages": (*profile.stages, weighed)})
+    state, in_hand = 10 * MIB + 6 * 400_000, 1.5 * MIB
+    graph = 5_000_000 + 24 * 1_000_000 + 48 * 5_000
+    needed = memory_of(SERIAL, shape=shape, profile=known).model_bytes
+    assert needed == pytest.approx(1.1 * (state + graph + in_hand + 900 * MIB) + 32 * MIB, abs=2)
+
+
 def test_wide_features_make_no_wide_outputs_and_few_edges_in_a_chunk():
     sizes = {"num_nodes": 20_000, "largest_degree": 100, "element_bytes": 4}
     visits = 16 * MIB // 4000  # nodes and edges of a chunk whose rows are as wide as the features

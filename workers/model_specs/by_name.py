@@ -5,7 +5,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from planner.frozen import Frozen
-from workers.model_specs.custom import CustomSpec
+from workers.model_specs.custom import CustomGNNSpec, CustomSpec
 from workers.model_specs.sampled import PropagationSpec, SampledAttentionSpec, SampledGNNSpec
 from workers.model_specs.transformers import (
     ExphormerSpec,
@@ -18,7 +18,7 @@ from workers.model_specs.transformers import (
 
 Kind = Literal["megagraph", "mqgnn"]
 TransformerSpec = GraphormerSpec | GTSpec | GraphGPSSpec | ExphormerSpec | SGFormerSpec | NAGphormerSpec | CustomSpec
-SampledSpec = SampledGNNSpec | SampledAttentionSpec | PropagationSpec
+SampledSpec = SampledGNNSpec | SampledAttentionSpec | PropagationSpec | CustomGNNSpec
 ModelSpec = Annotated[TransformerSpec | SampledSpec, Field(discriminator="name")]
 
 

@@ -1,20 +1,24 @@
-"""The spec of a module of the user's own. Values only, no tensor library."""
+"""The specs of modules of the user's own, one for each kind of job. Values only, no tensor library."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
 from planner.frozen import Frozen
 from planner.profiles import Traffic
 from workers.model_specs.needs import Needs
+from workers.model_specs.sampled import SampledFields
 from workers.model_specs.transformers import Pooling
+
+# package.module:callable, which is called with arguments, num_features and num_classes
+ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 
 class CustomSpec(Frozen):
-    """A module of the user's own: ``module`` is ``package.module:callable``, ``units`` paths of its submodules."""
+    """A graph transformer of the user's own, found at ``module``; ``units`` are paths of its submodules."""
 
     name: Literal["custom"] = "custom"
-    module: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    module: ImportPath
     arguments: dict[str, Any] = Field(default_factory=dict)
     units: tuple[str, ...] = Field(min_length=1)
     needs: Needs = Needs()
@@ -52,3 +56,12 @@ class CustomSpec(Frozen):
     def has_sums(self) -> bool:
         """The spec does not tell, so the module may."""
         return True
+
+
+class CustomGNNSpec(SampledFields):
+    """A module of the user's own that trains on sampled neighbourhoods, found at ``module``."""
+
+    name: Literal["custom_gnn"] = "custom_gnn"
+    module: ImportPath
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    takes: Literal["edge_index", "adj_t"] = Field(default="edge_index", description="what it is called with, beside x")

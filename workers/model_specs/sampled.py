@@ -26,8 +26,9 @@ Backend = Literal["own", "pyg_lib"]
 Relation = tuple[str, str, str]  # source type, type of the edge, target type
 
 
-# Models that take no weighted sums over neighbours, as layer-wise samplers need them: softmax, extremes, deviations.
-_UNWEIGHTED = ("gat", "gatv2", "pna")
+# Models that take no weighted sums over neighbours, as layer-wise samplers need them: softmax, extremes, deviations,
+# and whatever a module of the user's own does.
+_UNWEIGHTED = ("gat", "gatv2", "pna", "custom_gnn")
 # Samplers that choose neighbours of one node at a time, so that each seed can have a subgraph of its own.
 NODE_WISE = ("uniform", "weighted", "labor")
 # Models that look at the sample alone: the others know degrees of the whole graph, later edges among them.
@@ -45,8 +46,6 @@ class SampledFields(Frozen):
     """What all models have in common that train on sampled neighbourhoods: one fanout per layer, nearest hop first."""
 
     name: str
-    hidden_size: int = Field(default=128, ge=1, le=8192)
-    dropout: float = Field(default=0.5, ge=0, lt=1)
     fanouts: tuple[Annotated[int, Field(ge=-1, le=10_000)], ...] = Field(default=(10, 5), min_length=1, max_length=8)
     sampler: SamplerName = "uniform"
     replace: bool = Field(default=False, description="neighbours may be drawn twice")
@@ -92,7 +91,7 @@ class SampledFields(Frozen):
             )
         if self.temporal and self.name not in _TIMELESS:
             raise ValueError(
-                f"temporal: {self.name} knows the degrees of the whole graph, later edges among them; choose"
+                f"temporal: {self.name} may know degrees of the whole graph, later edges among them; choose"
                 f" {', '.join(_TIMELESS)}, which look at the sample alone"
             )
         return self
@@ -143,13 +142,20 @@ class SampledFields(Frozen):
         return len(self.fanouts)
 
 
-class SampledGNNSpec(SampledFields):
+class LayerFields(SampledFields):
+    """What the models by name have in common: layers of one width, with dropout between them."""
+
+    hidden_size: int = Field(default=128, ge=1, le=8192)
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+
+
+class SampledGNNSpec(LayerFields):
     """A message-passing model of PyG, or its convolution stacked."""
 
     name: Literal["graphsage", "gcn", "gin", "sgc", "tag", "arma", "pna"]
 
 
-class SampledAttentionSpec(SampledFields):
+class SampledAttentionSpec(LayerFields):
     """GAT (Veličković et al., ICLR 2018) or GATv2 (Brody et al., ICLR 2022)."""
 
     name: Literal["gat", "gatv2"]
@@ -162,7 +168,7 @@ class SampledAttentionSpec(SampledFields):
         return self
 
 
-class PropagationSpec(SampledFields):
+class PropagationSpec(LayerFields):
     """APPNP (Gasteiger et al., ICLR 2019): one step of propagation per fanout."""
 
     name: Literal["appnp"] = "appnp"

@@ -1,4 +1,4 @@
-"""A user's own module, found by import path, as a list of units.
+"""A user's own graph transformer, found by import path, as a list of units.
 
     model: {name: custom, module: "my_package.my_models:build", arguments: {...}, units: [features, block.0, head]}
 
@@ -9,12 +9,11 @@ of one of its submodules, in the order in which they run, and is called ``(h, ba
 without them must mix no rows.
 """
 
-from importlib import import_module
-
 from torch import nn
 
 from workers.errors import ModelInvalidError
 from workers.model_specs.custom import CustomSpec
+from workers.models.import_path import build_by_path
 from workers.models.units import GraphTransformer
 
 
@@ -33,21 +32,7 @@ class Custom(GraphTransformer):
 
 def build_custom(spec: CustomSpec, *, num_features: int, num_classes: int) -> Custom:
     """Import, call, and hold the result against the spec. Raises ``ModelInvalidError``."""
-    place, name = spec.module.split(":")
-    try:
-        build = getattr(import_module(place), name)
-    except (ImportError, AttributeError) as error:
-        raise ModelInvalidError(
-            f"{spec.module} cannot be imported here: {error}; the module must be installed on every node"
-        ) from error
-    try:
-        module = build(**spec.arguments, num_features=num_features, num_classes=num_classes)
-    except TypeError as error:
-        raise ModelInvalidError(
-            f"{spec.module} was called with {sorted([*spec.arguments, 'num_features', 'num_classes'])}: {error}"
-        ) from error
-    if not isinstance(module, nn.Module):
-        raise ModelInvalidError(f"{spec.module} must return a torch.nn.Module; found {type(module).__name__}")
+    module = build_by_path(spec.module, arguments=spec.arguments, num_features=num_features, num_classes=num_classes)
     known = {path for path, _ in module.named_modules() if path}
     if unknown := [unit for unit in spec.units if unit not in known]:
         raise ModelInvalidError(f"{spec.module} has no submodules {unknown}; it has {sorted(known)}")

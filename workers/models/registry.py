@@ -20,6 +20,7 @@ _BUILDERS = {
     "nagphormer": "workers.models.nagphormer:NAGphormer",
     "custom": "workers.models.custom:build_custom",
     **dict.fromkeys(MODELS_OF_KIND["mqgnn"], "workers.models.sampled:build_sampled_gnn"),
+    "custom_gnn": "workers.models.custom_gnn:build_custom_gnn",
 }
 
 

@@ -9,9 +9,10 @@ from workers.data.graph import NO_LABEL, NO_SPLIT, GraphDataset
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.feature_shares import open_features
 from workers.mqgnn.goals import answers_of, link_scorer
+from workers.mqgnn.model_runs import runs_of
 from workers.mqgnn.sampling.sampled_graph import graph_to_sample
 from workers.mqgnn.table_exchange import with_learned_features
-from workers.mqgnn.temporal_evaluation import NodeEvaluator, build_evaluator
+from workers.mqgnn.temporal_evaluation import NodeEvaluator
 from workers.mqgnn.train import trained_graph
 from workers.training.export import load_exported
 from workers.training.finish import report_use
@@ -40,8 +41,17 @@ def predict(run: RankRun) -> dict[str, float]:
         predictions = Predictions(objective)
         score = _score_rows if dataset.links is None else _score_links
         with open_features(graph, plan=run.plan, axis=axis, device=run.device, address=run.address) as features:
-            graph = with_learned_features(features.graph, model)
-            evaluator = build_evaluator(run.spec.model, graph, axis=axis, device=run.device, dtype=dtype)
+            runs = runs_of(
+                model,
+                run.spec.model,
+                features.graph,
+                dataset=dataset,
+                rank=run.rank,
+                seed=run.spec.training.seed,
+                device=run.device,
+                dtype=dtype,
+            )
+            evaluator = runs.evaluator(with_learned_features(features.graph, model), axis=axis)
             scores = score(run, model, dataset=dataset, evaluator=evaluator, predictions=predictions, axis=axis)
         return report_use(run, scores=scores, predictions=predictions, axis=axis, memory=memory)
     finally:

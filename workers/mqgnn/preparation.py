@@ -120,17 +120,17 @@ def build_stages(
 def choose_reading(model: nn.Module, graph: Graph, *, device: torch.device, dtype: torch.dtype) -> Reading:
     """How the first layer of ``model`` is to meet the features of ``graph`` on ``device``.
 
-    In place on CPUs, where the features are held here, in the model's number type, a kernel covers the layer, and no
-    rows that are learned lie beside them.
+    In place where that can be, a kernel covers the layer, and no rows that are learned lie beside them.
     """
-    if (
-        table_of(model) is not None
-        or device.type != "cpu"
-        or dtype != torch.float32
-        or not isinstance(graph.features, DenseFeatures | SparseFeatures)
-    ):
+    if table_of(model) is not None or not may_read_in_place(graph, device=device, dtype=dtype):
         return "gathered"
     return reading_of(model, _rows_of(graph))
+
+
+def may_read_in_place(graph: Graph, *, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the features of ``graph`` lie here, where the model computes, in its number type: on CPUs alone."""
+    is_here = isinstance(graph.features, DenseFeatures | SparseFeatures)
+    return device.type == "cpu" and dtype == torch.float32 and is_here
 
 
 def in_place_of(graph: Graph) -> InPlace:

@@ -31,8 +31,9 @@ from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.feature_shares import FeatureShares, open_features
 from workers.mqgnn.goals import draws_of, forward_of, sampling_of, scorer_of
 from workers.mqgnn.minibatch import MiniBatch
+from workers.mqgnn.model_runs import runs_of
 from workers.mqgnn.pipeline import Pipeline
-from workers.mqgnn.preparation import build_stages, choose_reading, degrees_of
+from workers.mqgnn.preparation import build_stages, degrees_of
 from workers.mqgnn.progress import ProgressMeter, Stopwatch
 from workers.mqgnn.racom.membership import Roster, RunHasEndedError
 from workers.mqgnn.sampling.sampled_graph import graph_to_sample
@@ -40,7 +41,6 @@ from workers.mqgnn.seed_order import SeedOrder
 from workers.mqgnn.subgraph_cache import SubgraphCache
 from workers.mqgnn.sync_rules import open_exchange
 from workers.mqgnn.table_exchange import with_learned_features, with_table
-from workers.mqgnn.temporal_evaluation import build_evaluator
 from workers.training.divergence import sum_shares
 from workers.training.losses import build_loss
 from workers.training.memory import PeakMemory, keep_freed_memory
@@ -55,7 +55,8 @@ from workers.training.seeding import seed_everything
 def train(run: RankRun) -> dict[str, float]:
     """Train, evaluate and export as ``run`` says; returns the values of the last report. Collective over its ranks.
 
-    Raises ``DatasetInvalidError``, ``PlanInvalidError``, ``StageFailedError`` and ``TrainingDivergedError``.
+    Raises ``DatasetInvalidError``, ``ModelInvalidError``, ``PlanInvalidError``, ``StageFailedError`` and
+    ``TrainingDivergedError``.
     """
     check_plan(run)
     keep_freed_memory()
@@ -146,13 +147,23 @@ def _train_with(
 ) -> dict[str, float]:
     spec, dtype, graph = run.spec.training, getattr(torch, run.spec.training.dtype), features.graph
     objective = resolve_objective(spec, dataset)
+    runs = runs_of(
+        model,
+        run.spec.model,
+        graph,
+        dataset=dataset,
+        rank=run.rank,
+        seed=spec.seed,
+        device=run.device,
+        dtype=dtype,
+    )
     replica = ReplicaStep(
         model,
         optimizer=optimizer,
         loss=build_loss(objective),
         exchange=exchange,
         seed=spec.seed,
-        forward=forward_of(dataset, pooling=run.spec.model.pooling),
+        forward=forward_of(dataset, pooling=run.spec.model.pooling, forward=runs.forward),
     )
     order = SeedOrder(
         train_nodes=rows_to_train(dataset),
@@ -170,7 +181,7 @@ def _train_with(
         device=run.device,
         dtype=dtype,
         num_sampling_workers=run.plan.num_sampling_workers,
-        reading=choose_reading(model, graph, device=run.device, dtype=dtype),
+        reading=runs.reading,
         subgraphs=subgraphs,
         preference=features.preference,
         draws=draws_of(dataset, graph),
@@ -186,9 +197,7 @@ def _train_with(
     progress = ProgressMeter(
         pipeline, exchange=exchange, caches=lambda: features.figures() | (subgraphs.figures() if subgraphs else {})
     )
-    evaluator = build_evaluator(
-        run.spec.model, with_learned_features(graph, model), axis=axis, device=run.device, dtype=dtype
-    )
+    evaluator = runs.evaluator(with_learned_features(graph, model), axis=axis)
     score = scorer_of(dataset, evaluator=evaluator, objective=objective, axis=axis, pooling=run.spec.model.pooling)
     milestones = Milestones(
         run,

@@ -23,22 +23,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
-from torch_geometric.nn import MessagePassing
 
 from planner.plan import QueueBudget
 from planner.sync import SyncRule
 from workers.comm.axis import Axis, open_axis
 from workers.data.graph import GraphDataset, Task, rows_to_train
-from workers.errors import DatasetInvalidError, ModelInvalidError, ObjectiveInvalidError, SeedsInvalidError
+from workers.errors import DatasetInvalidError, ObjectiveInvalidError, SeedsInvalidError
 from workers.model_specs.sampled import SamplerName
 from workers.models.pyg_sources import remove_generated_sources
 from workers.mqgnn.engine import ReplicaStep
-from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.goals import scorer_of
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.own.forms import Form
 from workers.mqgnn.own.graph import OwnGraph, OwnSettings
+from workers.mqgnn.own.judging import check_module
 from workers.mqgnn.own.plain import PlainGraph
+from workers.mqgnn.own.replicas import equalize
 from workers.mqgnn.own.typed import TypedGraph
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.seed_order import SeedOrder
@@ -200,7 +200,7 @@ class Trainer:
         if len(wrong := np.flatnonzero((asked < 0) | (asked >= num_nodes))):
             raise SeedsInvalidError(f"node {asked[wrong[0]]} was asked for; the nodes are 0..{num_nodes - 1}")
         with _all_ranks() as axis:
-            everything = self._evaluator(axis).all_outputs(self.model, width=self._num_outputs)
+            everything = self._own.evaluator(axis).all_outputs(self.model, width=self._num_outputs)
             return everything[torch.from_numpy(asked).to(self._device)].cpu()
 
     def _summed(self, loss: MeanLoss) -> Loss:
@@ -223,7 +223,7 @@ class Trainer:
         was_training = self.model.training
         num_outputs = self._own.outputs_width(self.model)
         with _all_ranks() as axis:
-            _equalize(self.model, axis=axis)
+            equalize(self.model.state_dict().values(), axis=axis)
         self._own.judge(self.model)
         self.model.train(was_training)
         remove_generated_sources()
@@ -283,28 +283,8 @@ class Trainer:
             self._scheduler.step()
 
     def _scores(self, axis: Axis) -> dict[str, float]:
-        evaluator, objective = self._evaluator(axis), self._objective
+        evaluator, objective = self._own.evaluator(axis), self._objective
         return scorer_of(self.dataset, evaluator=evaluator, objective=objective, axis=axis)(self.model)
-
-    def _evaluator(self, axis: Axis) -> Evaluator:
-        _equalize(self.model, axis=axis)  # statistics of norms are each replica's own
-        return self._own.evaluator(axis)
-
-
-def check_module(model: nn.Module) -> None:
-    """Refuse what cannot be trained on mini-batches. Raises ``ModelInvalidError``."""
-    for name, module in model.named_modules():
-        what = f"{name or 'the module'} ({type(module).__name__})"
-        if getattr(module, "cached", False) is True:
-            raise ModelInvalidError(
-                f"{what} has cached=True: it would keep the edges of the first mini-batch and use them for all others,"
-                " which have other nodes; leave it out"
-            )
-        if isinstance(module, MessagePassing) and module.flow != "source_to_target":
-            raise ModelInvalidError(
-                f"{what} has flow {module.flow!r}, but the sources of a node's edges are sampled: turn data.edge_index"
-                " round (flip(0)) and leave flow out"
-            )
 
 
 def _objective(spec: TrainingSpec, dataset: GraphDataset, *, num_outputs: int) -> Objective:
@@ -320,15 +300,6 @@ def _objective(spec: TrainingSpec, dataset: GraphDataset, *, num_outputs: int) -
             " needed"
         )
     return resolve_objective(spec, dataclasses.replace(dataset, num_classes=num_outputs))
-
-
-def _equalize(model: nn.Module, *, axis: Axis) -> None:
-    """All replicas get what the first one holds. Collective."""
-    if axis.size > 1:
-        for tensor in model.state_dict().values():
-            whole = tensor.contiguous()
-            axis.broadcast_in_place(whole, source=0)
-            tensor.copy_(whole)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from workers.data.graph import TRAIN, Graph, GraphDataset, rows_to_train
 from workers.data.graph_encodings.index_form import heaviest_rows
 from workers.data.shard_counts import count_shards
 from workers.model_specs.by_name import TransformerSpec
+from workers.model_specs.custom import CustomGNNSpec
 from workers.model_specs.needs import Needs, mixes_of
 from workers.model_specs.sampled import SampledFields
 from workers.mqgnn.sampling.sampled_graph import copied_bytes
@@ -135,9 +136,9 @@ def _describe_sampled(spec: TrainSpec, model: SampledFields, dataset: GraphDatas
     table = _TABLE_COPIES * dataset.num_nodes * model.node_embedding_size * itemsize
     outputs = 0 if dataset.level == "node" else dataset.num_nodes * dataset.num_classes * itemsize
     return SampledShape(
-        model=f"{model.name} hetero" if model.hetero else model.name,
+        model=_words_of_model(model),
         num_layers=model.num_layers,
-        hidden_size=model.hidden_size,
+        hidden_size=getattr(model, "hidden_size", 0),  # a module of the user's own does not tell
         num_heads=getattr(model, "num_heads", 1),
         num_features=dataset.num_features + model.node_embedding_size,
         num_classes=dataset.num_classes,
@@ -157,10 +158,17 @@ def _describe_sampled(spec: TrainSpec, model: SampledFields, dataset: GraphDatas
         features=spec.training.features,
         cache=spec.training.cache,
         dataset_fingerprint=dataset.fingerprint,
-        uses_dropout=model.dropout > 0,
+        uses_dropout=getattr(model, "dropout", 0) > 0,
         dtype=spec.training.dtype,
         sync=spec.training.sync,
     )
+
+
+def _words_of_model(model: SampledFields) -> str:
+    """Equal only for models that compute alike, sizes apart."""
+    if isinstance(model, CustomGNNSpec):
+        return f"{model.name} {model.module}({json.dumps(model.arguments, sort_keys=True)}) {model.takes}"
+    return f"{model.name} hetero" if model.hetero else model.name
 
 
 def _words_of_sampling(model: SampledFields, dataset: GraphDataset) -> Iterator[str]:

@@ -17,17 +17,19 @@ import torch
 from planner.profiles import ProbeRequest, StageSample
 from workers.data.graph import Graph, GraphDataset, rows_to_train
 from workers.data.union import as_one_graph
+from workers.model_specs.custom import CustomGNNSpec
 from workers.models.node_table import table_of
 from workers.models.registry import build_model
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import AllReduce
 from workers.mqgnn.feature_shares import deal_out
-from workers.mqgnn.goals import draws_of, forward_of, sampling_of
+from workers.mqgnn.goals import draws_of, forward_of, sampling_of, scorer_of
 from workers.mqgnn.minibatch import BatchTask
-from workers.mqgnn.preparation import TRANSFER, build_stages, choose_reading
+from workers.mqgnn.model_runs import runs_of
+from workers.mqgnn.preparation import TRANSFER, build_stages
 from workers.mqgnn.sampling.sampled_graph import graph_to_sample
 from workers.mqgnn.seed_order import SeedOrder
-from workers.mqgnn.table_exchange import with_table
+from workers.mqgnn.table_exchange import with_learned_features, with_table
 from workers.probe.memory import measure_peak_bytes
 from workers.probe.ranks import Ranks, time_once_s
 from workers.probe.toy_graph import ring_graph
@@ -50,7 +52,8 @@ def measure_stages(
 ) -> tuple[StageSample, ...]:
     """Every stage at every batch size (seeds of one replica) and thread count of ``request``. Collective.
 
-    Only compute is measured on several thread counts: the other stages run on one.
+    Only compute is measured on several thread counts: the other stages run on one. What an evaluation holds is known of
+    the models by name; with a module of the user's own one is run, and weighed.
     """
     keep_freed_memory()
     budget_s = request.budget_s / (len(request.threads) * len(request.stage_batch_sizes))
@@ -59,6 +62,8 @@ def measure_stages(
     with _features_in_place(spec, as_one_graph(dataset), ranks=ranks) as graph:
         for batch_size in request.stage_batch_sizes:
             replica = _Replica(resolved, dataset, graph=graph, ranks=ranks, batch_size=batch_size)
+            if isinstance(resolved.model, CustomGNNSpec) and batch_size == request.stage_batch_sizes[0]:
+                samples.append(replica.measure_evaluation())
             for num_threads in request.threads:
                 torch.set_num_threads(num_threads)
                 found = replica.measure(num_threads=num_threads, budget_s=budget_s)
@@ -80,7 +85,9 @@ def _features_in_place(spec: TrainSpec, graph: Graph, *, ranks: Ranks) -> Iterat
 def rehearse_stages(spec: TrainSpec, *, ranks: Ranks) -> None:
     """One step of a toy model on a toy graph: everything that training uses, used once. Collective."""
     sampler = "uniform" if spec.model.sampler == "weighted" else spec.model.sampler  # the toy's edges carry nothing
-    small = {"hidden_size": 8, "sampler": sampler, "temporal": False, "hetero": False, "types": None}
+    small = {"sampler": sampler, "temporal": False, "hetero": False, "types": None}
+    if not isinstance(spec.model, CustomGNNSpec):  # which says itself how large it is
+        small["hidden_size"] = 8
     toy = spec.model_copy(
         update={
             "model": spec.model.model_copy(update=small),
@@ -115,13 +122,24 @@ class _Replica:
         model = model.to(ranks.device, dtype)
         self._ranks, self._batch_size = ranks, batch_size
         self._parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
+        runs = runs_of(
+            model,
+            spec.model,
+            graph,
+            dataset=dataset,
+            rank=ranks.rank,
+            seed=training.seed,
+            device=ranks.device,
+            dtype=dtype,
+        )
+        objective = resolve_objective(training, dataset)
         self._step = ReplicaStep(
             model,
             optimizer=build_optimizer(model, spec=training, decayed=every_parameter),
-            loss=build_loss(resolve_objective(training, dataset)),
+            loss=build_loss(objective),
             exchange=with_table(AllReduce(model, axis=ranks.axis), model, axis=ranks.axis),
             seed=training.seed,
-            forward=forward_of(dataset, pooling=spec.model.pooling),
+            forward=forward_of(dataset, pooling=spec.model.pooling, forward=runs.forward),
         )
         order = SeedOrder(
             train_nodes=rows_to_train(dataset),
@@ -135,10 +153,17 @@ class _Replica:
             rank=ranks.rank,
             device=ranks.device,
             dtype=dtype,
-            reading=choose_reading(model, graph, device=ranks.device, dtype=dtype),
+            reading=runs.reading,
             draws=draws_of(dataset, graph),
             **sampling_of(spec.model, dataset),
         )
+
+        def evaluate() -> None:
+            evaluator = runs.evaluator(with_learned_features(graph, model), axis=ranks.axis)
+            pooling = spec.model.pooling
+            scorer_of(dataset, evaluator=evaluator, objective=objective, axis=ranks.axis, pooling=pooling)(model)
+
+        self._evaluate = evaluate
         self._workers = {stage.name: stage.make_worker() for stage in stages}
         self._tasks = _full_batches(order)
 
@@ -157,6 +182,12 @@ class _Replica:
         if self._ranks.group is None:
             del seen["exchange"]
         return [self._sample(name, stage, num_threads) for name, stage in seen.items()]
+
+    def measure_evaluation(self) -> StageSample:
+        """Exact scores of everything, once, as training will ask for them. Collective."""
+        seen = _Observed(num_bytes=[0])
+        _weighed(lambda: _timed(self._evaluate, seen, self._ranks.device), seen, self._ranks.device)
+        return self._sample("evaluate", seen, torch.get_num_threads())
 
     def run_once(self) -> dict[str, _Observed]:
         """One step, timed by stage. Collective."""

@@ -79,7 +79,7 @@ def test_trimmed_blocks_equal_graphsage_on_the_whole_subgraph_in_outputs_and_gra
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
-@pytest.mark.parametrize("name", MODELS_OF_KIND["mqgnn"])
+@pytest.mark.parametrize("name", [name for name in MODELS_OF_KIND["mqgnn"] if name != "custom_gnn"])
 def test_with_all_neighbours_the_blocks_equal_the_class_on_the_whole_graph(name, num_layers):
     model, seeds = build(name, (-1,) * num_layers), np.arange(0, 60, 2)
     subgraph, x = sample(GRAPH, seeds, (-1,) * num_layers)

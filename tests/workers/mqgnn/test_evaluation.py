@@ -27,7 +27,7 @@ def evaluator(**settings) -> Evaluator:
 
 @pytest.mark.parametrize("chunk_bytes", [64, 4096, 2**26])
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
-@pytest.mark.parametrize("name", MODELS_OF_KIND["mqgnn"])
+@pytest.mark.parametrize("name", [name for name in MODELS_OF_KIND["mqgnn"] if name != "custom_gnn"])
 def test_scores_equal_those_of_the_plain_class_on_the_whole_graph(name, num_layers, chunk_bytes):
     model = build(name, num_layers)
     targets = np.repeat(np.arange(300), np.diff(GRAPH.indptr))

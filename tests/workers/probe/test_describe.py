@@ -12,6 +12,7 @@ from planner.profiles import ProfileKey, SampledShape, ShardCounts, Traffic, Tra
 from tests.planner.made_up import cluster
 from workers.data.features import DenseFeatures
 from workers.data.graph import NO_SPLIT, TEST, TRAIN, Graph, GraphDataset
+from workers.model_specs.custom import CustomGNNSpec
 from workers.model_specs.transformers import ExphormerSpec, GraphGPSSpec, GTSpec, NAGphormerSpec, SGFormerSpec
 from workers.probe import describe
 from workers.probe.describe import describe_job, graph_bytes, profile_key
@@ -229,6 +230,17 @@ def test_every_number_of_a_model_is_part_of_the_key(model, changes):
     )
     keys = {profile_key(describe_job(spec, dataset), cluster=cluster(), num_ranks=2).fingerprint for spec in specs}
     assert len(keys) == 2
+
+
+def test_modules_of_ones_own_are_told_apart_by_path_and_arguments():
+    dataset = dataset_of(ring_graph())
+    specs = [
+        CustomGNNSpec(module=module, arguments=arguments)
+        for module, arguments in (("mine:build", {"depth": 2}), ("mine:build", {"depth": 3}), ("mine:other", {}))
+    ]
+    shapes = [describe_job(sampled_spec().model_copy(update={"model": spec}), dataset) for spec in specs]
+    assert shapes[0].model == 'custom_gnn mine:build({"depth": 2}) edge_index'
+    assert len({profile_key(shape, cluster=cluster(), num_ranks=2).fingerprint for shape in shapes}) == 3
 
 
 @pytest.mark.parametrize(

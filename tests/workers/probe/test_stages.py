@@ -1,5 +1,7 @@
 """The stages of the sampled pipeline are timed as training runs them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from workers.comm.axis import Axis
 from workers.data.features import DenseFeatures
 from workers.data.graph import TRAIN, Graph
 from workers.data.links import hide_links
+from workers.model_specs.custom import CustomGNNSpec
 from workers.models.registry import build_model
 from workers.mqgnn import evaluation
 from workers.mqgnn.evaluation import Evaluator
@@ -103,6 +106,25 @@ def test_the_planner_knows_what_an_evaluation_holds(hidden_size, num_layers, nam
         element_bytes=4,
     )
     assert 0.3 * promised < peak <= promised
+
+
+def test_what_an_evaluation_with_a_module_of_ones_own_holds_is_weighed():
+    own = CustomGNNSpec(
+        module="tests.workers.mqgnn.own.modules:own_module",
+        arguments={"convolution": "GCNConv", "hidden": 256},
+        fanouts=(5, 5),
+    )
+    spec, dataset = SPEC.model_copy(update={"model": own}), dataset_of(star_graph(20_000))
+    dataset = replace(dataset, num_features=16)
+    key = profile_key(describe_job(spec, dataset), cluster=cluster(), num_ranks=1)
+    request = ProbeRequest(key=key, stage_batch_sizes=(32, 8), threads=(1,), budget_s=0.01)
+    found = measure_stages(request, spec=spec, dataset=dataset, ranks=ALONE)
+    (weighed,) = [sample for sample in found if sample.stage == "evaluate"]
+    rows = 20_000 * 256 * 4
+    assert (
+        2 * rows < weighed.peak_bytes < 12 * rows
+    )  # those of both convolutions, and a chunk with the hub's neighbours
+    assert weighed.batch_size == 32
 
 
 def test_the_planner_knows_the_chunk_of_evaluation():

@@ -25,6 +25,7 @@ from torch.nn import functional
 from workers.errors import ModelInvalidError
 from workers.models.blocks import InPlace
 from workers.models.convolutions import convolve, reads_in_place
+from workers.models.node_table import table_of
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.own.calls import NotApartError, no_edges, one_row_allowed, taken_over
 
@@ -53,14 +54,17 @@ class OwnForward:
     module that turns out to be unlike what it was when the form was chosen goes on as a whole, and the log says so.
     """
 
-    def __init__(self, form: Form, *, rank: int, as_matrix: bool = False) -> None:
+    def __init__(self, form: Form, *, rank: int, num_outputs: int, as_matrix: bool = False) -> None:
         """``as_matrix``: the module takes ``adj_t``, a sparse matrix, in the place of ``edge_index``."""
-        self.form, self._rank, self._as_matrix = form, rank, as_matrix
+        self.form, self._rank, self._num_outputs, self._as_matrix = form, rank, num_outputs, as_matrix
 
     def __call__(self, model: nn.Module, batch: MiniBatch, *, draw: int) -> Tensor:
         """Outputs [num_seeds, C] for the seeds of ``batch``."""
         if not len(batch.seeds):
-            return torch.zeros(0, 1, device=batch.seeds.device)
+            weight = next(model.parameters())
+            return weight.new_zeros(0, self._num_outputs)
+        if (table := table_of(model)) is not None:
+            batch = replace(batch, x=table.beside(batch.x, batch.node_ids))
         with seeded(model, draw + self._rank):
             return self._outputs(model, batch)
 

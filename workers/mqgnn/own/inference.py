@@ -28,6 +28,7 @@ from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.own.calls import NotApartError, no_edges, taken_over
 from workers.mqgnn.own.forms import UNFIT, are_equal, checked_outputs, judged_copy, run_on, run_whole, tell
+from workers.mqgnn.own.replicas import equalize_statistics
 
 _NUM_JUDGED_CHUNKS = 4  # at least: code that looks at all rows must meet different ones
 
@@ -72,6 +73,7 @@ class OwnEvaluator(Evaluator):
     def outputs(self, model: nn.Module) -> Iterator[tuple[slice, Tensor]]:
         """See ``Evaluator.outputs``. Raises ``ModelInvalidError`` for outputs that are not one row per node."""
         model.eval()
+        equalize_statistics(model, axis=self._axis)
         if not self._by_calls:
             yield from self._at_once(model)
             return

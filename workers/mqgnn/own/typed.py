@@ -24,6 +24,7 @@ from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.own.forms import Form, checked_outputs, edges_of_csr, seeded
 from workers.mqgnn.own.graph import OwnGraph, OwnSettings
 from workers.mqgnn.own.pyg_data import dataset_of
+from workers.mqgnn.own.replicas import equalize_statistics
 from workers.mqgnn.preparation import PREPARE, SAMPLE
 from workers.mqgnn.sampling.csc import Csc, csc_of_edges
 from workers.mqgnn.sampling.hetero import EdgeType, HeteroSampler
@@ -188,6 +189,7 @@ class _AtOnce(Evaluator):
     @torch.no_grad()
     def outputs(self, model: nn.Module) -> Iterator[tuple[slice, Tensor]]:
         """See ``Evaluator.outputs``."""
+        equalize_statistics(model, axis=self._axis)
         yield self.own, self._run(model.eval())[self.own]
 
 

@@ -1,10 +1,12 @@
 """Modules as users write them, and a small graph as PyG has it."""
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn import GATConv, GCNConv, GraphSAGE, HeteroConv, PNAConv, SAGEConv, SGConv
+from torch_geometric.nn import GATConv, GCNConv, GINConv, GraphSAGE, HeteroConv, PNAConv, SAGEConv, SGConv
 
 from tests.workers.mqgnn.graphs import clustered_graph
 from workers.data.edges import targets_of
@@ -15,6 +17,10 @@ WIDTH_IN, HIDDEN, WIDTH_OUT = 8, 16, 3
 
 def pna(width_in: int, width_out: int) -> PNAConv:
     return PNAConv(width_in, width_out, ["mean", "max"], ["identity"], deg=torch.tensor([0, 1]))
+
+
+def gin(width_in: int, width_out: int) -> GINConv:
+    return GINConv(nn.Sequential(nn.Linear(width_in, width_out), nn.ReLU(), nn.Linear(width_out, width_out)))
 
 
 class Two(nn.Module):
@@ -76,6 +82,40 @@ MODULES = {
 def build(name: str) -> nn.Module:
     torch.manual_seed(1)
     return MODULES[name][0]()
+
+
+def own_module(*, convolution: str = "SAGEConv", num_features: int, num_classes: int, **options) -> nn.Module:
+    """What a job's spec names: any of the convolutions here between two linear layers; ``options`` as ``Sized``."""
+    return Sized(globals()[convolution], num_features, num_classes, **options)
+
+
+class Sized(nn.Module):
+    """As wide as it is told."""
+
+    def __init__(
+        self,
+        convolution: type[nn.Module],
+        width_in: int,
+        width_out: int,
+        *,
+        hidden: int = HIDDEN,
+        num_layers: int = 2,
+        residual: bool = False,
+        norm: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        widths = [width_in, *[hidden] * num_layers]
+        self.convs = nn.ModuleList(convolution(*pair) for pair in itertools.pairwise(widths))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(hidden) if norm else nn.Identity() for _ in self.convs)
+        self.entry = nn.Linear(width_in, hidden) if residual else None
+        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(hidden, width_out)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = x
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            h = self.dropout(norm(conv(h, edge_index)).relu())
+        return self.head(h if self.entry is None else h + self.entry(x))
 
 
 def pyg_data(num_nodes: int = 300, *, degree: int = 6) -> Data:
