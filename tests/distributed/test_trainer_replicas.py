@@ -3,8 +3,9 @@
 import pytest
 import torch
 from torch.nn import functional
+from torch_geometric.nn import GCNConv
 
-from tests.workers.mqgnn.own.modules import MODULES, pyg_data
+from tests.workers.mqgnn.own.modules import MODULES, WIDTH_IN, WIDTH_OUT, Sized, pyg_data
 from workers.mqgnn import Trainer
 from workers.spec import LinkSpec
 
@@ -36,3 +37,20 @@ def test_replicas_that_learn_links_equal_one_process_and_score_alike_bit_for_bit
         assert found_losses == pytest.approx(losses, rel=1e-9)
         torch.testing.assert_close(found, embeddings, rtol=0, atol=1e-9)
         assert found_scores == scores
+
+
+def learn_rows(rank: int, world_size: int) -> tuple[list[float], torch.Tensor, torch.Tensor]:
+    torch.manual_seed(rank)  # other rows, too
+    model = Sized(GCNConv, WIDTH_IN + 4, WIDTH_OUT).double()
+    settings = {"fanouts": (3, 3), "batch_size": 50, "loss": functional.cross_entropy}
+    trainer = Trainer(model, pyg_data(), node_embedding_size=4, **settings)
+    reports = [*trainer.fit(1), *trainer.fit(1)]
+    return [report.loss for report in reports], trainer.predict(), model.node_table.weight.clone()
+
+
+def test_rows_that_replicas_learn_for_nodes_are_those_of_one_process(pool):
+    losses, outputs, rows = learn_rows(0, 1)
+    for found_losses, found, found_rows in pool.run(learn_rows, world_size=3):
+        assert found_losses == pytest.approx(losses, rel=1e-9)
+        torch.testing.assert_close(found, outputs, rtol=0, atol=1e-9)
+        torch.testing.assert_close(found_rows, rows, rtol=0, atol=1e-9)

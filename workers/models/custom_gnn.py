@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from workers.errors import ModelInvalidError
 from workers.model_specs.custom import CustomGNNSpec
 from workers.models.import_path import build_by_path
-from workers.models.node_table import NodeTable, table_of
+from workers.models.node_table import give_table
 
 
 def build_custom_gnn(spec: CustomGNNSpec, *, num_features: int, num_classes: int) -> nn.Module:
@@ -33,9 +33,5 @@ def build_custom_gnn(spec: CustomGNNSpec, *, num_features: int, num_classes: int
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ModelInvalidError(f"{spec.module} has no parameters to train")
     if spec.node_embedding_size:
-        if table_of(module) is not None:
-            raise ModelInvalidError(
-                f"{spec.module} has a node_table of its own; rename it, or leave model.node_embedding_size out"
-            )
-        module.node_table = NodeTable(spec.node_embedding_size)
+        give_table(module, spec.node_embedding_size)
     return module

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workers.errors import ModelInvalidError
+
 
 class NodeTable(nn.Module):
     """``weight`` [N, size]; empty until ``fill``, or until weights are loaded."""
@@ -50,4 +52,15 @@ class NodeTable(nn.Module):
 
 def table_of(model: nn.Module) -> NodeTable | None:
     """The table of ``model``, where it has one."""
-    return getattr(model, "node_table", None)
+    found = getattr(model, "node_table", None)
+    return found if isinstance(found, NodeTable) else None
+
+
+def give_table(model: nn.Module, size: int) -> None:
+    """A table of so many numbers for a user's module, empty. Raises ``ModelInvalidError`` where its name is taken."""
+    if hasattr(model, "node_table"):
+        raise ModelInvalidError(
+            "the module has a node_table of its own, where rows that are learned for each node would lie; rename it, or"
+            " leave node_embedding_size out"
+        )
+    model.node_table = NodeTable(size)

@@ -28,10 +28,12 @@ from planner.plan import QueueBudget
 from planner.sync import SyncRule
 from workers.comm.axis import Axis, open_axis
 from workers.data.graph import GraphDataset, Task, rows_to_train
-from workers.errors import DatasetInvalidError, ObjectiveInvalidError, SeedsInvalidError
+from workers.errors import DatasetInvalidError, ModelInvalidError, ObjectiveInvalidError, SeedsInvalidError
 from workers.model_specs.sampled import SamplerName
+from workers.models.node_table import give_table, table_of
 from workers.models.pyg_sources import remove_generated_sources
 from workers.mqgnn.engine import ReplicaStep
+from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.goals import scorer_of
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.own.forms import Form
@@ -43,6 +45,7 @@ from workers.mqgnn.own.typed import TypedGraph
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.seed_order import SeedOrder
 from workers.mqgnn.sync_rules import open_exchange
+from workers.mqgnn.table_exchange import with_table
 from workers.spec import LinkSpec, LossName, MetricName, ScheduleSpec, TrainingSpec
 from workers.training.divergence import sum_shares
 from workers.training.losses import Loss, build_loss, links_wanted
@@ -90,6 +93,7 @@ class Trainer:
         class_weights: Any = None,
         task: Task | None = None,
         links: LinkSpec | None = None,
+        node_embedding_size: int = 0,
         sampler: SamplerName = "uniform",
         replace: bool = False,
         callbacks: Sequence[Callback] = (),
@@ -104,7 +108,9 @@ class Trainer:
         ``scheduler`` is one of torch's, stepped after each epoch, or a ``ScheduleSpec``. ``pipelined`` samples in
         threads beside the training: by default on GPUs, since on CPUs two threads in one kernel are faster than two
         stages. Results do not depend on it. With ``links`` the outputs are embeddings, and what is learned is which
-        nodes are linked (``workers.mqgnn.link_scores``).
+        nodes are linked (``workers.mqgnn.link_scores``). With ``node_embedding_size`` so many numbers are learned for
+        each node and lie beside its features, which there may be none of: ``model`` gets a ``node_table``
+        (``workers.models.node_table``); one that has it goes on with its rows.
 
         Raises ``DatasetInvalidError``, ``ModelInvalidError`` and ``ObjectiveInvalidError``.
         """
@@ -112,9 +118,11 @@ class Trainer:
         self.model, self._seed = model, seed
         weight = next(model.parameters(), torch.empty(0))
         self._device, self._dtype = weight.device, weight.dtype
+        node_embedding_size = _size_of_rows(model, asked=node_embedding_size)
         settings = OwnSettings(
             task=task,
             links=links,
+            node_embedding_size=node_embedding_size,
             fanouts=tuple(fanouts),
             sampler=sampler,
             replace=replace,
@@ -124,6 +132,8 @@ class Trainer:
             seed=seed,
         )
         self._own: OwnGraph = (TypedGraph if isinstance(data, HeteroData) else PlainGraph)(data, settings)
+        if node_embedding_size:
+            self._learn_rows(node_embedding_size)
         self._batch_size, self._callbacks = batch_size, tuple(callbacks)
         self._pipelined = self._device.type == "cuda" if pipelined is None else pipelined
         self._num_outputs = self._judge()
@@ -133,6 +143,7 @@ class Trainer:
         self._loss = self._summed(loss) if callable(loss) else build_loss(self._objective)
         self.optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
         self._scheduler, self._epoch = scheduler, 0
+        self._left: tuple[dict[str, Any], dict[str, Tensor]] | None = None  # by the exchange of the last ``fit``
 
     @property
     def form(self) -> Form:
@@ -162,7 +173,8 @@ class Trainer:
             order = SeedOrder(train_rows, self._batch_size, self._seed, world_size=axis.size)
             last = self._epoch + epochs
             schedule = self._schedule(order, last_epoch=last)
-            with open_exchange(SyncRule(), self.model, optimizer=self.optimizer, axis=axis) as exchange:
+            with open_exchange(SyncRule(), self.model, optimizer=self.optimizer, axis=axis) as inner:
+                exchange = self._going_on(with_table(inner, self.model, axis=axis))
                 replica = ReplicaStep(
                     self.model,
                     optimizer=self.optimizer,
@@ -183,6 +195,7 @@ class Trainer:
                         answers = [callback(reports[-1]) for callback in self._callbacks]
                         if any(answers):
                             break
+                self._left = exchange.state_dict(), exchange.tensors()
         return reports
 
     def evaluate(self) -> dict[str, float]:
@@ -200,8 +213,29 @@ class Trainer:
         if len(wrong := np.flatnonzero((asked < 0) | (asked >= num_nodes))):
             raise SeedsInvalidError(f"node {asked[wrong[0]]} was asked for; the nodes are 0..{num_nodes - 1}")
         with _all_ranks() as axis:
-            everything = self._own.evaluator(axis).all_outputs(self.model, width=self._num_outputs)
+            everything = self._own.evaluator(self.model, axis=axis).all_outputs(self.model, width=self._num_outputs)
             return everything[torch.from_numpy(asked).to(self._device)].cpu()
+
+    def _learn_rows(self, size: int) -> None:
+        if (table := table_of(self.model)) is None:
+            give_table(self.model, size)
+            table = self.model.node_table.to(self._device, self._dtype)
+        if not len(table.weight):
+            table.fill(self._own.num_rows)
+        if len(table.weight) != self._own.num_rows:
+            raise ModelInvalidError(
+                f"the module has learned rows for {len(table.weight)} nodes, data has {self._own.num_rows}: they are of"
+                " use on their own graph alone"
+            )
+
+    def _going_on(self, exchange: Exchange) -> Exchange:
+        """``exchange`` with the moments of learned rows as they were left."""
+        if self._left is not None:
+            state, tensors = self._left
+            exchange.load_state_dict(state, step=0)
+            for name, tensor in exchange.tensors().items():
+                tensor.copy_(tensors[name])
+        return exchange
 
     def _summed(self, loss: MeanLoss) -> Loss:
         """A user's mean as the sum over rows that the engine divides."""
@@ -283,7 +317,7 @@ class Trainer:
             self._scheduler.step()
 
     def _scores(self, axis: Axis) -> dict[str, float]:
-        evaluator, objective = self._own.evaluator(axis), self._objective
+        evaluator, objective = self._own.evaluator(self.model, axis=axis), self._objective
         return scorer_of(self.dataset, evaluator=evaluator, objective=objective, axis=axis)(self.model)
 
 
@@ -300,6 +334,17 @@ def _objective(spec: TrainingSpec, dataset: GraphDataset, *, num_outputs: int) -
             " needed"
         )
     return resolve_objective(spec, dataclasses.replace(dataset, num_classes=num_outputs))
+
+
+def _size_of_rows(model: nn.Module, *, asked: int) -> int:
+    """What is to be learned for each node, which a module that has learned some before tells by itself."""
+    table = table_of(model)
+    if table is not None and asked not in (0, table.size):
+        raise ModelInvalidError(
+            f"node_embedding_size {asked} was asked for; the module has learned {table.size} numbers for each node:"
+            " leave it out"
+        )
+    return asked if table is None else table.size
 
 
 @contextmanager

@@ -159,7 +159,7 @@ def choose_form(model: nn.Module, batch: MiniBatch, *, in_place: MiniBatch | Non
 
 def _judge(judged: nn.Module, batch: MiniBatch, *, is_padded: bool) -> Tensor:
     """Outputs in evaluation, after a copy's pass in training, which may take other ways through the module."""
-    with torch.random.fork_rng(devices=[]), one_row_allowed(learner := copy.deepcopy(judged).train()):
+    with torch.random.fork_rng(devices=[]), one_row_allowed(learner := _copy(judged).train()):
         if not run_on_blocks(learner, batch, is_padded=is_padded).isfinite().all():
             raise NotApartError("it looks at features beside its first convolution")
     return run_on_blocks(judged, batch, is_padded=is_padded)
@@ -173,12 +173,18 @@ def tell(what: str, reason: object) -> None:
 @torch.no_grad()
 def judged_copy(model: nn.Module) -> nn.Module:
     """A copy of ``model`` in evaluation mode whose weights were moved by noise."""
-    judged = copy.deepcopy(model).eval()
+    judged = _copy(model).eval()
     generator = torch.Generator().manual_seed(0)
     for parameter in judged.parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         parameter.add_((_NOISE * noise).to(parameter))
     return judged
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    """All of ``model`` anew but its table of learned rows, which may be large and is not asked while it is judged."""
+    table = table_of(model)
+    return copy.deepcopy(model, {} if table is None else {id(table): table})
 
 
 def _with_own_degrees(batch: MiniBatch) -> MiniBatch:

@@ -24,6 +24,7 @@ class OwnSettings:
 
     task: Task | None
     links: LinkSpec | None
+    node_embedding_size: int
     fanouts: tuple[int, ...]
     sampler: SamplerName
     replace: bool
@@ -34,11 +35,15 @@ class OwnSettings:
 
 
 class OwnGraph(Protocol):
-    """``dataset`` holds the nodes that are predicted, ``form`` and ``by_calls`` say how a module runs."""
+    """``dataset`` holds the nodes that are predicted, ``form`` and ``by_calls`` say how a module runs.
+
+    ``num_rows`` are the nodes of all kinds: rows of a table that is learned for them.
+    """
 
     dataset: GraphDataset
     form: Form
     by_calls: bool
+    num_rows: int
     labels: Tensor  # of all nodes as the user has them, a row for each
 
     def outputs_width(self, model: nn.Module) -> int:
@@ -53,5 +58,5 @@ class OwnGraph(Protocol):
     def forward(self, *, rank: int) -> Forward:
         """How the module runs on them."""
 
-    def evaluator(self, axis: Axis) -> Evaluator:
-        """Scores and outputs of all nodes, together with the replicas on ``axis``."""
+    def evaluator(self, model: nn.Module, *, axis: Axis) -> Evaluator:
+        """Scores and outputs of all nodes by ``model``, together with the replicas on ``axis``."""

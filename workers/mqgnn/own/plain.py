@@ -21,6 +21,7 @@ from workers.mqgnn.own.pyg_data import dataset_of, takes_matrix
 from workers.mqgnn.preparation import build_stages
 from workers.mqgnn.seed_order import SeedOrder
 from workers.mqgnn.stage import Stage
+from workers.mqgnn.table_exchange import with_learned_features
 
 _SAMPLERS = ("uniform", "labor")
 
@@ -34,7 +35,9 @@ class PlainGraph(OwnGraph):
             raise ModelInvalidError(
                 f"a module of your own takes the samplers {', '.join(_SAMPLERS)}; found {settings.sampler!r}"
             )
-        self.dataset, self._as_matrix = dataset_of(data, task=settings.task), takes_matrix(data)
+        needs_features = not settings.node_embedding_size
+        self.dataset = dataset_of(data, task=settings.task, needs_features=needs_features)
+        self._as_matrix = takes_matrix(data)
         if settings.links is not None:
             self.dataset = hide_links(self.dataset, settings.links)
         self.labels = torch.empty(0) if data.y is None else data.y
@@ -64,6 +67,11 @@ class PlainGraph(OwnGraph):
     def by_calls(self) -> bool:
         """See ``OwnGraph``."""
         return self._ways.by_calls
+
+    @property
+    def num_rows(self) -> int:
+        """See ``OwnGraph``."""
+        return self._graph.num_nodes
 
     @property
     def _graph(self) -> Graph:
@@ -96,10 +104,10 @@ class PlainGraph(OwnGraph):
         forward = OwnForward(self.form, rank=rank, num_outputs=self._num_outputs, as_matrix=self._as_matrix)
         return forward_of(self.dataset, forward=forward)
 
-    def evaluator(self, axis: Axis) -> Evaluator:
+    def evaluator(self, model: nn.Module, *, axis: Axis) -> Evaluator:
         """See ``OwnGraph``."""
         return OwnEvaluator(
-            self._graph,
+            with_learned_features(self._graph, model),
             by_calls=self.by_calls,
             as_matrix=self._as_matrix,
             axis=axis,

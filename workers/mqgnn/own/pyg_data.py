@@ -1,6 +1,6 @@
 """From PyG's ``Data`` to the graph that is sampled: the same features and edges, labels and masks as parts of a split.
 
-x            float [N, F]
+x            float [N, F]; may be left out where rows are learned for each node
 edge_index   int [2, E], as given: directed, doubles and self loops stay; or adj_t, the transposed matrix
 y            classes int [N], yes-or-no labels int or bool [N, T], numbers float [N] or [N, T]
 train_mask, val_mask, test_mask   bool [N]
@@ -24,14 +24,12 @@ def takes_matrix(data: Any) -> bool:
     return getattr(data, "edge_index", None) is None and getattr(data, "adj_t", None) is not None
 
 
-def dataset_of(data: Any, *, task: Task | None = None) -> GraphDataset:
+def dataset_of(data: Any, *, task: Task | None = None, needs_features: bool = True) -> GraphDataset:
     """One graph with what ``data`` says; ``task`` where the labels leave it open.
 
     Raises ``DatasetInvalidError`` that names what is missing or does not fit.
     """
-    x = _tensor(data, "x")
-    if x.dim() != 2 or x.is_sparse:
-        raise DatasetInvalidError(f"data.x is a matrix of one row for each node; found {tuple(x.shape)}, {x.layout}")
+    x = features_of(data, needs_features=needs_features)
     sources, targets = _edges(data)
     csc = csc_of_edges(sources, targets, num_nodes=len(x))
     y, task, num_classes = _labels(data, num_nodes=len(x), task=task)
@@ -54,10 +52,20 @@ def dataset_of(data: Any, *, task: Task | None = None) -> GraphDataset:
     )
 
 
-def _tensor(data: Any, name: str) -> Tensor:
+def features_of(data: Any, *, where: str = "data", needs_features: bool = True) -> Tensor:
+    """``x`` of ``data``, a ``Data`` or the part ``where`` of a ``HeteroData``; no columns if there is none."""
+    if not needs_features and getattr(data, "x", None) is None:
+        return torch.zeros(data.num_nodes, 0)
+    x = _tensor(data, "x", where=where)
+    if x.dim() != 2 or x.is_sparse:
+        raise DatasetInvalidError(f"{where}.x is a matrix of one row for each node; found {tuple(x.shape)}, {x.layout}")
+    return x
+
+
+def _tensor(data: Any, name: str, *, where: str = "data") -> Tensor:
     found = getattr(data, name, None)
     if not isinstance(found, Tensor):
-        raise DatasetInvalidError(f"data.{name} is needed, a tensor; found {type(found).__name__}")
+        raise DatasetInvalidError(f"{where}.{name} is needed, a tensor; found {type(found).__name__}")
     return found.detach().cpu()
 
 

@@ -8,6 +8,7 @@ one kind of nodes, would have to come.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,13 @@ from torch_geometric.data import Data
 from workers.comm.axis import Axis
 from workers.data.graph import Graph
 from workers.errors import DatasetInvalidError
+from workers.models.node_table import table_of
 from workers.mqgnn.counter_rng import Stream, stream_key
 from workers.mqgnn.engine import Forward
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.own.forms import Form, checked_outputs, edges_of_csr, seeded
 from workers.mqgnn.own.graph import OwnGraph, OwnSettings
-from workers.mqgnn.own.pyg_data import dataset_of
+from workers.mqgnn.own.pyg_data import dataset_of, features_of
 from workers.mqgnn.own.replicas import equalize_statistics
 from workers.mqgnn.preparation import PREPARE, SAMPLE
 from workers.mqgnn.sampling.csc import Csc, csc_of_edges
@@ -39,7 +41,8 @@ class TypedBatch:
 
     task: BatchTask
     seeds: Tensor  # int64 [B]
-    x: Mapping[str, Tensor]  # by kind of nodes [n, F]
+    node_ids: Mapping[str, Tensor]  # by kind of nodes int64 [n]
+    x: Mapping[str, Tensor]  # [n, F]
     edge_index: Mapping[EdgeType, Tensor]  # int64 [2, e]
     y: Tensor  # [B, …]
     num_seeds_all: int
@@ -47,7 +50,7 @@ class TypedBatch:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors held."""
-        tensors = (self.seeds, self.y, *self.x.values(), *self.edge_index.values())
+        tensors = (self.seeds, self.y, *self.node_ids.values(), *self.x.values(), *self.edge_index.values())
         return sum(tensor.nbytes for tensor in tensors)
 
     def wait(self) -> None:
@@ -68,14 +71,20 @@ class TypedGraph(OwnGraph):
             )
         self._device, self._dtype, self._seed = settings.device, settings.dtype, settings.seed
         self._num_sampling_workers = settings.num_sampling_workers
-        self._x = {kind: _features(data[kind], kind).to(self._device, self._dtype) for kind in data.node_types}
+        needs_features = not settings.node_embedding_size
+        self._x = {
+            kind: features_of(data[kind], where=f"data[{kind!r}]", needs_features=needs_features)
+            for kind in data.node_types
+        }
+        self._x = {kind: x.to(self._device, self._dtype) for kind, x in self._x.items()}
         self._edges = {kind: _csc_of(data[kind].edge_index, kind, self._x) for kind in data.edge_types}
         self._predicted = _predicted_kind(data)
         labelled = data[self._predicted]
         self.labels = labelled.y
         masks = {name: labelled[name] for name in ("y", "train_mask", "val_mask", "test_mask") if name in labelled}
         nothing = torch.zeros(2, 0, dtype=torch.int64)
-        self.dataset = dataset_of(Data(x=labelled.x, edge_index=nothing, **masks), task=settings.task)
+        x = features_of(labelled, needs_features=needs_features)
+        self.dataset = dataset_of(Data(x=x, edge_index=nothing, **masks), task=settings.task)
         self._sampling: dict[str, Any] = {
             "num_nodes": {kind: len(x) for kind, x in self._x.items()},
             "fanouts": dict.fromkeys(self._edges, settings.fanouts),
@@ -83,13 +92,18 @@ class TypedGraph(OwnGraph):
             "with_replacement": settings.replace,
         }
 
+    @property
+    def num_rows(self) -> int:
+        """See ``OwnGraph``."""
+        return sum(map(len, self._x.values()))
+
     @torch.no_grad()
     def outputs_width(self, model: nn.Module) -> int:
         """See ``OwnGraph``."""
         seeds = np.arange(1)
         sample, prepare = (stage.make_worker() for stage in self.stages(SeedOrder(seeds, 1, self._seed), rank=0))
         batch = prepare(sample(BatchTask(epoch=1, batch=0)))
-        return self._run(model.eval(), batch.x, batch.edge_index).shape[1]
+        return self._run(model.eval(), self._with_learned_rows(model, batch), batch.edge_index).shape[1]
 
     def judge(self, model: nn.Module) -> None:
         """There is one way."""
@@ -113,23 +127,39 @@ class TypedGraph(OwnGraph):
             if not len(batch.seeds):
                 return torch.zeros(0, 1, device=self._device)
             with seeded(model, draw + rank):
-                return self._run(model, batch.x, batch.edge_index)[: len(batch.seeds)]
+                outputs = self._run(model, self._with_learned_rows(model, batch), batch.edge_index)
+                return outputs[: len(batch.seeds)]
 
         return run
 
-    def evaluator(self, axis: Axis) -> Evaluator:
+    def evaluator(self, model: nn.Module, *, axis: Axis) -> Evaluator:
         """See ``OwnGraph``."""
         edges = {
             kind: edges_of_csr(torch.from_numpy(csc.indptr), torch.from_numpy(csc.indices)).to(self._device)
             for kind, csc in self._edges.items()
         }
+        everybody = {kind: torch.arange(len(x), device=self._device) for kind, x in self._x.items()}
         return _AtOnce(
             self.dataset.graphs[0],
-            run=lambda model: self._run(model, self._x, edges),
+            run=lambda model: self._run(model, self._beside(model, self._x, everybody), edges),
             axis=axis,
             device=self._device,
             dtype=self._dtype,
         )
+
+    def _with_learned_rows(self, model: nn.Module, batch: TypedBatch) -> Mapping[str, Tensor]:
+        return self._beside(model, batch.x, batch.node_ids)
+
+    def _beside(self, model: nn.Module, x: Mapping[str, Tensor], nodes: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """``x`` of ``nodes``, by kind, and what ``model`` has learned for them: its table has kind after kind."""
+        if (table := table_of(model)) is None:
+            return x
+        sizes = [len(rows) for rows in self._x.values()]
+        begins = dict(zip(self._x, [0, *accumulate(sizes)], strict=False))
+        numbers = torch.cat([nodes[kind] + begins[kind] for kind in x])
+        rows = table.beside(table.weight.new_empty(len(numbers), 0), numbers)
+        parts = rows.split([len(part) for part in x.values()])
+        return {kind: torch.cat((part, rows), dim=1) for (kind, part), rows in zip(x.items(), parts, strict=True)}
 
     def _sampled(self, sampler: HeteroSampler, order: SeedOrder, task: BatchTask, *, rank: int) -> "_TypedSample":
         seeds = order.part(epoch=task.epoch, batch=task.batch, rank=rank)
@@ -169,10 +199,12 @@ class _TypedSample:
     def prepared(self, x: Mapping[str, Tensor], *, y: np.ndarray) -> TypedBatch:
         """With features and labels, on the device of ``x``."""
         device = next(iter(x.values())).device
+        node_ids = {kind: torch.from_numpy(nodes).to(device) for kind, nodes in self.node_ids.items()}
         return TypedBatch(
             task=self.task,
             seeds=torch.from_numpy(self.seeds).to(device),
-            x={kind: x[kind][torch.from_numpy(nodes).to(device)] for kind, nodes in self.node_ids.items()},
+            node_ids=node_ids,
+            x={kind: x[kind][nodes] for kind, nodes in node_ids.items()},
             edge_index={kind: edges.to(device) for kind, edges in self.edges.items()},
             y=torch.from_numpy(y[self.seeds]).to(device),
             num_seeds_all=self.num_seeds_all,
@@ -191,13 +223,6 @@ class _AtOnce(Evaluator):
         """See ``Evaluator.outputs``."""
         equalize_statistics(model, axis=self._axis)
         yield self.own, self._run(model.eval())[self.own]
-
-
-def _features(store: Any, kind: str) -> Tensor:
-    x = store.get("x")
-    if not isinstance(x, Tensor) or x.dim() != 2:
-        raise DatasetInvalidError(f"data[{kind!r}].x is needed, a matrix of one row for each node")
-    return x.detach()
 
 
 def _csc_of(edge_index: Tensor, kind: EdgeType, x: Mapping[str, Tensor]) -> Csc:

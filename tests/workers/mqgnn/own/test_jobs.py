@@ -187,7 +187,7 @@ def no_module(*, num_features: int, num_classes: int) -> str:
         (model("test_jobs:Odd", arguments={"habit": "nothing to learn"}), "has no parameters to train"),
         (
             model("test_jobs:Odd", arguments={"habit": "a table of its own"}, node_embedding_size=4),
-            "has a node_table of its own; rename it",
+            "the module has a node_table of its own",
         ),
         (
             model("test_jobs:Odd", arguments={"habit": "fails"}),
