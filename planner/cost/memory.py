@@ -182,17 +182,19 @@ def _chunk_bytes(
     matrices may be as wide as the wider end. GAT sums whole rows for every head; GATv2, as PyG wrote it, also holds a
     row of all heads for every edge, five times at most.
     """
+    name, is_hetero = model.removesuffix(" hetero"), model.endswith(" hetero")
     row_bytes = max(width_in, width_out) * element_bytes
     wide = 2 * width_in + 3 * width_out if model == "graphsage" else _CHUNK_MATRICES * max(width_in, width_out)
     edge_bytes = _EDGE_BYTES
-    if model == "pna":
+    if name == "pna":
         wide += 16 * width_in  # four aggregations, three scales of each, side by side with the own row
         edge_bytes += 6 * width_in * element_bytes
-    if model.endswith("hetero"):
+    if is_hetero:
         edge_bytes += 24  # while the edges of one relation are cut out
-    if model in ("gat", "gatv2"):
+        wide += 0 if name == "graphsage" else 2 * width_in  # rows of its targets, and of all that it may hear from
+    if name in ("gat", "gatv2"):
         wide += num_heads * max(width_in, width_out)
-        edge_bytes += num_heads * (2 if model == "gat" else _CHUNK_MATRICES * width_out) * element_bytes
+        edge_bytes += num_heads * (2 if name == "gat" else _CHUNK_MATRICES * width_out) * element_bytes
     dearest = edge_bytes if num_nodes * row_bytes <= EVALUATION_CHUNK_BYTES else max(row_bytes, edge_bytes)
     visits = max(EVALUATION_CHUNK_BYTES // dearest, largest_degree + 1)
     return min(num_nodes, visits) * wide * element_bytes + visits * edge_bytes

@@ -34,6 +34,9 @@ NODE_WISE = ("uniform", "weighted", "labor")
 # Models that look at the sample alone: the others know degrees of the whole graph, later edges among them.
 _TIMELESS = ("graphsage", "gat", "gatv2")
 
+# Models whose convolutions take sources and targets of two types (as in PyG's HeteroConv).
+_TYPED = ("graphsage", "gat", "gatv2", "gin")
+
 
 class TypeNames(Frozen):
     """What a hetero model tells apart, by number."""
@@ -111,8 +114,8 @@ class SampledFields(Frozen):
             raise ValueError("types are those of hetero models; set hetero, or leave types out")
         if not self.hetero:
             return self
-        if self.name != "graphsage":
-            raise ValueError(f"hetero: {self.name} has no form for several types; choose graphsage")
+        if self.name not in _TYPED:
+            raise ValueError(f"hetero: {self.name} has no form for several types; choose {', '.join(_TYPED)}")
         plain = {
             "direction": "in",
             "disjoint": False,

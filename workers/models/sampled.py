@@ -25,7 +25,7 @@ from workers.model_specs.sampled import SampledFields
 from workers.models.appnp import APPNPNet, predict_rows, spread
 from workers.models.blocks import Block, InPlace, SampledEdges
 from workers.models.convolutions import convolve, reads_in_place, width_of
-from workers.models.hetero_sage import HeteroGraphSAGE
+from workers.models.hetero import HeteroGNN, build_hetero_gnn
 from workers.models.node_table import NodeTable
 from workers.ops.counter_dropout import drop
 from workers.ops.native_aggregation import is_native
@@ -71,16 +71,8 @@ def build_sampled_gnn(spec: SampledFields, *, num_features: int, num_classes: in
 
     Where rows are learned for each node, ``x`` of the module has them beside the features (its ``node_table``).
     """
-    if spec.types is not None:
-        return HeteroGraphSAGE(
-            in_channels=num_features,
-            hidden_channels=spec.hidden_size,
-            out_channels=num_classes,
-            num_layers=spec.num_layers,
-            dropout=spec.dropout,
-            types=spec.types,
-        )
-    assert not spec.hetero, "types are filled in from the data"
+    if spec.hetero:
+        return build_hetero_gnn(spec, num_features=num_features, num_classes=num_classes)
     kind, options = _CLASSES[spec.name]
     options = {name: getattr(spec, value) if isinstance(value, str) else value for name, value in options.items()}
     model = kind(
@@ -135,7 +127,7 @@ def learn_degrees(model: nn.Module, degrees: Tensor) -> None:
 
 def reading_of(model: nn.Module, features: Tensor | SparseRows) -> Reading:
     """How the first layer of ``model`` is best given the ``features`` of all nodes, in its dtype and on the CPU."""
-    if isinstance(model, HeteroGraphSAGE):
+    if isinstance(model, HeteroGNN):
         return "gathered"
     if isinstance(model, APPNPNet):
         return "nodes" if isinstance(features, Tensor) and is_native(features) else "gathered"
@@ -144,7 +136,7 @@ def reading_of(model: nn.Module, features: Tensor | SparseRows) -> Reading:
 
 def width_after(model: nn.Module, layer: int) -> int:
     """Numbers in a row that ``layer`` makes."""
-    if isinstance(model, HeteroGraphSAGE):
+    if isinstance(model, HeteroGNN):
         return model.widths[layer + 1]
     if isinstance(model, APPNPNet):
         return model.out_channels * (1 + (layer < model.num_layers - 1))
@@ -153,15 +145,16 @@ def width_after(model: nn.Module, layer: int) -> int:
 
 def edge_bytes_of(model: nn.Module, layer: int, *, dtype: torch.dtype) -> int:
     """What ``layer`` holds for every edge of a block, beside rows: of attention, weights and slopes, or PyG's rows."""
-    if isinstance(model, HeteroGraphSAGE):
-        return 24  # a target and its place (int64), a source and a relation, while one relation is cut out
+    is_hetero = isinstance(model, HeteroGNN)
+    cut_bytes = 24 if is_hetero else 0  # a target and its place (int64), a source and a relation, of one relation
     convolution = None if isinstance(model, APPNPNet) else model.convs[layer]
+    convolution = convolution[0] if is_hetero else convolution
     if isinstance(convolution, PNAConv):
         return 6 * convolution.in_channels * dtype.itemsize
     if not hasattr(convolution, "heads"):
-        return 0
+        return cut_bytes
     numbers = 2 if type(convolution) is GATConv else 5 * width_after(model, layer)
-    return numbers * convolution.heads * dtype.itemsize
+    return cut_bytes + numbers * convolution.heads * dtype.itemsize
 
 
 def forward_blocks(model: nn.Module, x: Tensor | InPlace, edges: SampledEdges, *, draw: int = 0) -> Tensor:
@@ -189,7 +182,7 @@ def apply_layer(model: nn.Module, x: Tensor | SparseRows, *, layer: int, block: 
     """One layer of ``model``: sources ``x`` [num_sources, F_in] → targets [num_targets, F_out]; nothing is dropped."""
     if isinstance(model, APPNPNet):
         return spread(model, x, layer=layer, block=block)
-    if isinstance(model, HeteroGraphSAGE):
+    if isinstance(model, HeteroGNN):
         return model.spread(x, layer=layer, block=block)
     is_last = layer == len(model.convs) - 1
     norm = model.norms[layer]

@@ -22,7 +22,7 @@ from workers.data.graph import NO_SPLIT, Graph
 from workers.data.paths import DataPaths
 from workers.errors import ModelInvalidError
 from workers.model_specs.sampled import SampledGNNSpec
-from workers.models.hetero_sage import HeteroGraphSAGE
+from workers.models.hetero import HeteroGNN
 from workers.mqgnn.engine import forward_batch
 from workers.mqgnn.evaluation import Evaluator
 from workers.mqgnn.predict import predict
@@ -33,7 +33,7 @@ from workers.mqgnn.sampling.typed import TypedSampler, cut_by_type
 from workers.mqgnn.seed_order import BatchTask, SeedOrder
 from workers.mqgnn.train import train
 from workers.probe.describe import describe_job
-from workers.spec import DatasetSpec, TrainingSpec, TrainSpec
+from workers.spec import SPEC_OF_MODEL, DatasetSpec, TrainingSpec, TrainSpec
 from workers.training.export import load_exported
 from workers.training.folder import Folder
 from workers.training.model_fit import resolve_model
@@ -47,14 +47,16 @@ SPEC = resolve_model(HETERO, DATASET)
 GRAPH = graph_to_sample(DATASET.graphs[0], SPEC)
 
 
-def model_of(*, num_layers: int = 2) -> HeteroGraphSAGE:
+NAMES = ("graphsage", "gat", "gatv2", "gin")
+
+
+def model_of(name: str = "graphsage", *, num_layers: int = 2) -> HeteroGNN:
     torch.manual_seed(0)
-    return HeteroGraphSAGE(
-        in_channels=8, hidden_channels=8, out_channels=3, num_layers=num_layers, dropout=0.5, types=SPEC.types
-    ).double()
+    sizes = {"in_channels": 8, "hidden_channels": 8, "out_channels": 3, "num_layers": num_layers, "num_heads": 2}
+    return HeteroGNN(name, dropout=0.5, types=SPEC.types, **sizes).double()
 
 
-def whole(model: HeteroGraphSAGE, graph: Graph = GRAPH) -> torch.Tensor:
+def whole(model: HeteroGNN, graph: Graph = GRAPH) -> torch.Tensor:
     """The outputs for all nodes, as a user of an exported model has them."""
     edges = torch.from_numpy(np.stack((graph.indices.astype(np.int64), targets_of(graph.indptr))))
     x = torch.from_numpy(graph.features.matrix).double()
@@ -76,10 +78,11 @@ def test_relations_are_named_by_both_ends_and_the_edge():
         assert SPEC.types.relations[GRAPH.edge_types[edge]] == ends
 
 
+@pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
-def test_a_layer_is_pygs_hetero_conv_and_a_product_for_each_type():
-    model, x = model_of(num_layers=1), torch.from_numpy(GRAPH.features.matrix).double()
-    rows = {name: torch.from_numpy(np.flatnonzero(GRAPH.node_types == n)) for n, name in enumerate(SPEC.types.nodes)}
+def test_a_layer_is_pygs_hetero_conv_and_a_product_for_each_type(name):
+    model, x = model_of(name, num_layers=1), torch.from_numpy(GRAPH.features.matrix).double()
+    rows = {kind: torch.from_numpy(np.flatnonzero(GRAPH.node_types == n)) for n, kind in enumerate(SPEC.types.nodes)}
     place = torch.empty(GRAPH.num_nodes, dtype=torch.long)
     for of_type in rows.values():
         place[of_type] = torch.arange(len(of_type))
@@ -88,10 +91,10 @@ def test_a_layer_is_pygs_hetero_conv_and_a_product_for_each_type():
         kept = GRAPH.edge_types == number
         edges[relation] = torch.stack((place[GRAPH.indices[kept].astype(np.int64)], place[targets[kept]]))
     theirs = HeteroConv(dict(zip(SPEC.types.relations, model.convs[0], strict=True)), aggr="sum")
-    expected = theirs({name: x[of_type] for name, of_type in rows.items()}, edges)
+    expected = theirs({kind: x[of_type] for kind, of_type in rows.items()}, edges)
     found = whole(model)
-    for number, (name, of_type) in enumerate(rows.items()):
-        torch.testing.assert_close(found[of_type], expected[name] + model.own[0][number](x[of_type]))
+    for number, (kind, of_type) in enumerate(rows.items()):
+        torch.testing.assert_close(found[of_type], expected[kind] + model.own[0][number](x[of_type]))
 
 
 def batches(fanouts: tuple[int, ...], graph: Graph = GRAPH) -> Iterator:
@@ -103,17 +106,26 @@ def batches(fanouts: tuple[int, ...], graph: Graph = GRAPH) -> Iterator:
         yield prepare(sample(BatchTask(epoch=1, batch=batch)))
 
 
-@torch.no_grad()
-def test_with_all_neighbours_a_mini_batch_is_computed_as_the_whole_graph_is():
-    model = model_of()
+@pytest.mark.parametrize("name", NAMES)
+def test_with_all_neighbours_a_mini_batch_is_computed_as_the_whole_graph_is_and_so_are_gradients(name):
+    model = model_of(name)
     expected = whole(model)
     for batch in batches((-1, -1)):
+        found = forward_batch(model, batch)
+        weight = torch.linspace(1, 2, found.numel()).view_as(found).double()
+        options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        ours, theirs = (
+            torch.autograd.grad((outputs * weight).sum(), [*model.parameters()], **options)
+            for outputs in (found, expected[batch.seeds])
+        )
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
         torch.testing.assert_close(forward_batch(model, batch), expected[batch.seeds], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
-def test_evaluation_is_that_of_the_whole_graph():
-    model = model_of()
+def test_evaluation_is_that_of_the_whole_graph(name):
+    model = model_of(name)
     expected, options = whole(model), {"device": CPU, "dtype": torch.float64, "has_relations": True}
     for nodes, outputs in Evaluator(GRAPH, axis=Axis(), chunk_bytes=2048, **options).outputs(model):
         torch.testing.assert_close(outputs, expected[nodes], rtol=0, atol=1e-12)
@@ -160,16 +172,31 @@ def test_g8_typed_subgraphs_are_the_same_for_any_number_of_workers(num_workers):
         assert sum(threads.map(work, range(num_workers))) == num_workers
 
 
-def test_g9_losses_are_equal_bit_for_bit_whatever_runs_beside_what():
+def test_sums_over_a_sample_count_as_those_over_all_neighbours_under_the_relation():
+    degrees = np.zeros((GRAPH.num_nodes, len(SPEC.types.relations)))
+    np.add.at(degrees, (targets_of(GRAPH.indptr), GRAPH.edge_types), 1)
+    for batch in batches((2, 1)):
+        assert batch.edge_weights is not None
+        assert batch.edge_weights.max() > 1
+        targets = batch.node_ids[targets_of(batch.indptr.numpy())]
+        found = np.zeros_like(degrees)
+        np.add.at(found, (targets, batch.relations), batch.edge_weights)
+        seen = found > 0
+        np.testing.assert_allclose(found[seen], degrees[seen], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_g9_losses_are_equal_bit_for_bit_whatever_runs_beside_what(name):
     """Case G9, for hetero models."""
-    settings = Settings(epochs=2, batch_size=8, types=SPEC.types)
+    settings = Settings(model=name, epochs=2, batch_size=8, types=SPEC.types)
     weights, serial = train_by_hand(GRAPH, settings)
     again, pipelined = train_by_hand(GRAPH, replace(settings, pipelined=True, num_sampling_workers=2))
     assert pipelined == serial
     assert all(torch.equal(weights[name], again[name]) for name in weights)
 
 
-def test_g38_batches_that_lack_a_type_or_a_relation_train_all_the_same():
+@pytest.mark.parametrize("name", NAMES)
+def test_g38_batches_that_lack_a_type_or_a_relation_train_all_the_same(name):
     """Case G38: a node type that is absent in a batch crashed, and parameters without a gradient broke reductions."""
     lonely = replace(
         GRAPH,
@@ -177,7 +204,7 @@ def test_g38_batches_that_lack_a_type_or_a_relation_train_all_the_same():
         indices=GRAPH.indices[:0],
         edge_types=GRAPH.edge_types[:0],
     )
-    weights, losses = train_by_hand(lonely, Settings(epochs=1, batch_size=8, types=SPEC.types))
+    weights, losses = train_by_hand(lonely, Settings(model=name, epochs=1, batch_size=8, types=SPEC.types))
     assert np.isfinite(losses).all()
     only = GRAPH.edge_types == SPEC.types.relations.index(("author", "to", "paper"))
     few = replace(
@@ -186,7 +213,7 @@ def test_g38_batches_that_lack_a_type_or_a_relation_train_all_the_same():
         indices=GRAPH.indices[only],
         edge_types=GRAPH.edge_types[only],
     )
-    weights_of_few, losses = train_by_hand(few, Settings(epochs=1, batch_size=8, types=SPEC.types))
+    weights_of_few, losses = train_by_hand(few, Settings(model=name, epochs=1, batch_size=8, types=SPEC.types))
     assert np.isfinite(losses).all()
     assert all(torch.isfinite(tensor).all() for tensor in (*weights.values(), *weights_of_few.values()))
 
@@ -207,13 +234,13 @@ def authors_know() -> HeteroData:
     return data
 
 
-def run_of(path: Path, job_dir: Path, *, task: str = "train", **model) -> RankRun:
+def run_of(path: Path, job_dir: Path, *, task: str = "train", name: str = "graphsage", **model) -> RankRun:
     spec = TrainSpec(
         kind="mqgnn",
         task=task,
         from_job=None if task == "train" else "before",
         dataset=DatasetSpec(path=str(path)),
-        model=SampledGNNSpec(name="graphsage", hidden_size=16, fanouts=(4, 2), **model),
+        model=SPEC_OF_MODEL[name](name=name, hidden_size=16, fanouts=(4, 2), **model),
         training=TrainingSpec(epochs=12, batch_size=48, eval_every_epochs=12, checkpoint_every_epochs=12),
     )
     return sampled_run(
@@ -225,13 +252,14 @@ def run_of(path: Path, job_dir: Path, *, task: str = "train", **model) -> RankRu
     )
 
 
-def test_a_job_on_a_saved_hetero_data_learns_what_types_tell_and_its_model_is_used_again(tmp_path):
+@pytest.mark.parametrize("name", NAMES)
+def test_a_job_on_a_saved_hetero_data_learns_what_types_tell_and_its_model_is_used_again(tmp_path, name):
     path = tmp_path / "papers.pt"
     torch.save(authors_know(), path)
     plain = train(run_of(path, tmp_path / "plain"))["test_accuracy"]
-    scores = train(run_of(path, tmp_path / "typed", hetero=True))
+    scores = train(run_of(path, tmp_path / "typed", name=name, hetero=True))
     assert scores["test_accuracy"] > 0.9 > plain + 0.1
-    used = predict(run_of(path, tmp_path / "typed", task="evaluate", hetero=True))
+    used = predict(run_of(path, tmp_path / "typed", task="evaluate", name=name, hetero=True))
     assert used["test_accuracy"] == scores["test_accuracy"]
     model = load_exported(Folder(tmp_path / "typed" / "export"))
     assert model.types.relations == (("author", "writes", "paper"), ("author", "rejects", "paper"))
@@ -256,7 +284,7 @@ def test_the_shape_of_a_hetero_job_says_so_and_what_does_not_fit_is_refused(tmp_
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"name": "gcn"}, "gcn has no form for several types"),
+        ({"name": "gcn"}, "gcn has no form for several types; choose graphsage, gat, gatv2, gin"),
         ({"sampler": "ladies"}, "found sampler 'ladies'"),
         ({"temporal": True}, "temporal True"),
         ({"sampler_backend": "pyg_lib"}, "sampler_backend 'pyg_lib'"),

@@ -16,16 +16,18 @@ from workers.data.features import DenseFeatures
 from workers.data.graph import TRAIN, Graph
 from workers.data.links import hide_links
 from workers.model_specs.custom import CustomGNNSpec
+from workers.model_specs.sampled import TypeNames
 from workers.models.registry import build_model
 from workers.mqgnn import evaluation
 from workers.mqgnn.evaluation import Evaluator
+from workers.mqgnn.sampling.sampled_graph import graph_to_sample
 from workers.probe import stages
 from workers.probe.describe import describe_job, profile_key
 from workers.probe.memory import measure_peak_bytes
 from workers.probe.ranks import Ranks
 from workers.probe.stages import measure_stages
 from workers.probe.toy_graph import ring_graph
-from workers.spec import LinkSpec, SampledGNNSpec, TrainingSpec
+from workers.spec import SPEC_OF_MODEL, LinkSpec, SampledGNNSpec, TrainingSpec
 
 CPU = torch.device("cpu")
 ALONE = Ranks(0, world_size=1, group=None, device=CPU)
@@ -106,6 +108,35 @@ def test_the_planner_knows_what_an_evaluation_holds(hidden_size, num_layers, nam
         element_bytes=4,
     )
     assert 0.3 * promised < peak <= promised
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gat", "gatv2", "gin"])
+def test_the_planner_knows_what_an_evaluation_of_several_types_holds(name):
+    def typed(num_nodes: int) -> Graph:
+        graph = star_graph(num_nodes)
+        return replace(graph, node_types=(np.arange(num_nodes) % 2).astype(np.uint8))
+
+    types = ("even", "odd")
+    relations = tuple((source, "to", target) for source in types for target in types)
+    spec = SPEC_OF_MODEL[name](
+        name=name, hidden_size=256, fanouts=(5, 5), hetero=True, types=TypeNames(nodes=types, relations=relations)
+    )
+    model, graphs = build_model(spec, num_features=16, num_classes=2), [typed(8), typed(20_000)]
+    graphs = [graph_to_sample(graph, spec) for graph in graphs]
+    small, large = (
+        Evaluator(graph, axis=Axis(), device=CPU, dtype=torch.float32, has_relations=True) for graph in graphs
+    )
+    small.scores(model, objective=classify(2))
+    peak = measure_peak_bytes(lambda: large.scores(model, objective=classify(2)), device=CPU)
+    promised = layerwise_evaluation_bytes(
+        model=f"{name} hetero",
+        num_nodes=20_000,
+        largest_degree=20_000 - 1,
+        widths=(16, 256, 2),
+        element_bytes=4,
+        num_heads=getattr(spec, "num_heads", 1),
+    )
+    assert 0.1 * promised < peak <= promised  # an edge is met under one relation at a time
 
 
 def test_what_an_evaluation_with_a_module_of_ones_own_holds_is_weighed():

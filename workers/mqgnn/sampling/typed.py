@@ -94,11 +94,12 @@ class TypedSampler:
             within = np.concatenate([np.arange(count) for count in per_hop[place]])
             number_of[name] = np.repeat(begins[:, place], per_hop[place]) + within
             node_ids[number_of[name]] = self._edges.nodes[name][found.node_ids[name]]
-        sources, targets, kinds = [], [], []
+        sources, targets, kinds, weights = [], [], [], []
         for number, relation in enumerate(self._edges.types.relations):
             sources.append(number_of[relation[0]][found.indices[relation]])
             targets.append(number_of[relation[2]][targets_of(found.indptr[relation])])
             kinds.append(np.full(len(sources[-1]), number, dtype=np.uint8))
+            weights.append(self._weights(relation, found))
         rows = np.concatenate(targets)
         order = np.argsort(rows, kind="stable")  # relations in their order within a row
         num_nodes = tuple(per_hop.sum(axis=0).tolist())
@@ -112,4 +113,12 @@ class TypedSampler:
             num_nodes_per_hop=num_nodes,
             num_edges_per_hop=tuple(np.diff(indptr[ends]).tolist()),
             relations=np.concatenate(kinds)[order],
+            edge_weights=np.concatenate(weights)[order],
         )
+
+    def _weights(self, relation: Relation, found: HeteroSubgraph) -> np.ndarray:
+        """float32 [edges of ``relation``]: a target's neighbours under it over those that were sampled."""
+        indptr, counts = self._edges.edges[relation].indptr, np.diff(found.indptr[relation])
+        expanded = found.node_ids[relation[2]][: len(counts)]
+        degrees = indptr[expanded + 1] - indptr[expanded]
+        return np.repeat(degrees / np.maximum(counts, 1), counts).astype(np.float32)
