@@ -52,7 +52,7 @@ def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_r
     host_limit = room.host_memory_bytes if profile.key.device_kind == "cuda" else room.memory_bytes
 
     def look(candidate: QueueCandidate) -> _Outlook:
-        step_time_s = queues.estimate_sampled_step_s(candidate, rates=rates, num_cores=room.num_cores)
+        step_time_s = queues.estimate_sampled_step_s(candidate, rates=rates, num_cores=room.num_cores, sync=shape.sync)
         bounds = queues.size_queues(candidate, rates=full, step_time_s=step_time_s, budget_bytes=budget_bytes)
         needed = partial(
             queues.estimate_sampled_memory, candidate, shape=shape, rates=full, queues=bounds, profile=profile
@@ -92,7 +92,7 @@ def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_r
             "predicted": Prediction(
                 step_time_s=best.step_time_s,
                 memory_bytes=(best.memory.model_bytes,) * num_ranks,
-                terms_s=queues.sampled_terms_s(chosen, rates=rates),
+                terms_s=queues.sampled_terms_s(chosen, rates=rates, sync=shape.sync),
             ),
             "reasons": reasons,
             "runners_up": list_runners_up(found, limit_bytes=room.memory_bytes, describe=QueueCandidate.describe),

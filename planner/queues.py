@@ -15,6 +15,7 @@ from planner.cost.step_time import ELEMENT_BYTES
 from planner.errors import ProfileMismatchError
 from planner.plan import MQGNNPlan, QueueBudget
 from planner.profiles import Profile, SampledShape, StageSample
+from planner.sync import SyncRule
 
 # Chosen: queues hold a tenth of what a rank may take, so that they never decide whether a job fits.
 QUEUE_MEMORY_FRACTION = 0.10
@@ -25,6 +26,19 @@ _BATCH_SIZE_SPREAD = 1.5
 # Chosen: overlap costs thread switches that no probe of single stages sees; less gain than this is no gain.
 _OVERLAP_COST = 0.05
 _MAX_SAMPLING_WORKERS = 4
+
+
+@dataclass(frozen=True)
+class ExchangeTime:
+    """Seconds per step that a replica waits for others, and that messages take beside its steps."""
+
+    waited_s: float = 0.0
+    beside_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """Both."""
+        return self.waited_s + self.beside_s
 
 
 @dataclass(frozen=True)
@@ -47,9 +61,22 @@ class StageRates:
         """The stages in front of compute; each fills a queue of its name."""
         return tuple(stage for stage in (self.sample, self.prepare, self.transfer) if stage is not None)
 
-    def update_s(self, num_threads: int) -> float:
-        """Compute and gradient exchange: the update waits for the sum over the replicas, so they do not overlap."""
-        return self.compute[num_threads].seconds + (self.exchange.seconds if self.exchange else 0.0)
+    def exchange_s(self, sync: SyncRule) -> ExchangeTime:
+        """What a step of a replica spends on others by the rule ``sync``, from the measured sum E of all gradients.
+
+        In every step E is waited for; ``local_sgd`` waits as long for a mean of weights, once in H steps. Of ``racom``
+        the mean has weights and two moments, so 3 E/H, and with pushes a gradient is on its way at any time, E; both
+        travel beside the steps. As if a message took in proportion to its bytes: latency counts too often, never too
+        little.
+        """
+        if self.exchange is None:
+            return ExchangeTime()
+        once_s, period = self.exchange.seconds, sync.steps_between_means
+        if sync.every_step:
+            return ExchangeTime(waited_s=once_s)
+        if sync.name == "local_sgd":
+            return ExchangeTime(waited_s=once_s / period)
+        return ExchangeTime(beside_s=memory.MEAN_TENSORS * once_s / period + (once_s if sync.push else 0.0))
 
 
 @dataclass(frozen=True)
@@ -111,28 +138,31 @@ def list_queue_candidates(rates: StageRates, *, num_cores: float) -> tuple[Queue
     return (*serial, *pipelined)
 
 
-def estimate_sampled_step_s(candidate: QueueCandidate, *, rates: StageRates, num_cores: float) -> float:
-    """Seconds per optimiser step of one replica.
+def estimate_sampled_step_s(
+    candidate: QueueCandidate, *, rates: StageRates, num_cores: float, sync: SyncRule | None = None
+) -> float:
+    """Seconds per optimiser step of one replica that goes together with others by ``sync`` (``ddp`` by default).
 
-    Serial: the sum of all stages. Pipelined: the slowest of sample/workers, the other stages and compute + exchange,
-    but at least the work of all of them divided by the cores; rates of more replicas than cores were measured that way
-    and count as one core each.
+    Serial: the sum of all stages. Pipelined: the slowest of sample/workers, the other stages and compute + exchange.
+    But at least the work of all of them divided by the cores; rates of more replicas than cores were measured that way
+    and count as one core each. An exchange counts as work, the time on the wire with it, so where replicas have one
+    core each and messages travel beside the steps this is a bound.
     """
-    feeding_s = sum(stage.seconds for stage in rates.feeding)
-    update_s = rates.update_s(candidate.num_threads)
+    feeding_s, exchange = sum(stage.seconds for stage in rates.feeding), rates.exchange_s(sync or SyncRule())
+    compute_s = rates.compute[candidate.num_threads].seconds
+    update_s = compute_s + exchange.waited_s
+    work_s = feeding_s
+    if rates.compute_on_cpu:
+        work_s += candidate.num_threads * compute_s + exchange.total_s
+    work_s /= max(1.0, num_cores)
     if not candidate.pipelined:
-        return feeding_s + update_s
+        return max(feeding_s + update_s, work_s if exchange.beside_s else 0.0)
     slowest_s = max(
         rates.sample.seconds / candidate.num_sampling_workers,
         *(stage.seconds for stage in rates.feeding[1:]),
         update_s,
     )
-    work_s = feeding_s
-    if rates.compute_on_cpu:
-        work_s += candidate.num_threads * rates.compute[candidate.num_threads].seconds + (
-            rates.exchange.seconds if rates.exchange else 0.0
-        )
-    return max(slowest_s, work_s / max(1.0, num_cores)) * (1 + _OVERLAP_COST)
+    return max(slowest_s, work_s) * (1 + _OVERLAP_COST)
 
 
 def queue_budget_bytes(limit_bytes: int | None) -> int:
@@ -273,12 +303,12 @@ def build_sampled_plan(
     )
 
 
-def sampled_terms_s(candidate: QueueCandidate, *, rates: StageRates) -> dict[str, float]:
-    """Seconds per step of every stage by itself; in a pipeline they overlap, so they add up to more than the step."""
+def sampled_terms_s(candidate: QueueCandidate, *, rates: StageRates, sync: SyncRule) -> dict[str, float]:
+    """Seconds per step of every stage by itself; what overlaps adds up to more than the step."""
     terms: dict[str, float] = {stage.stage: stage.seconds for stage in rates.feeding}
     terms["compute"] = rates.compute[candidate.num_threads].seconds
     if rates.exchange is not None:
-        terms["exchange"] = rates.exchange.seconds
+        terms["exchange"] = rates.exchange_s(sync).total_s
     return terms
 
 

@@ -50,6 +50,13 @@ class SyncRule(Frozen):
         """Whether gradients are summed in every step and all replicas take equal shares, as no lead or drift is let."""
         return self.name == "ddp" or (self.name == "racom" and (self.staleness == 0 or self.drift == 0))
 
+    @property
+    def steps_between_means(self) -> int:
+        """Steps from one mean to the next: of ``racom``, whose period adapts, the fewest that its rules begin with."""
+        if self.name == "local_sgd":
+            return self.first_period
+        return min(self.base_period, self.first_period, self.max_period)
+
     def outlives_replicas(self, *, num_ranks: int) -> bool:
         """Whether the others go on when one of ``num_ranks`` replicas dies, as they step by themselves."""
         return self.name == "racom" and not self.every_step and num_ranks > 1

@@ -16,6 +16,7 @@ from planner.sync import SyncRule
 MARGIN_FRACTION = 0.10
 MARGIN_BYTES = 32 * 2**20
 _ADAM_MOMENTS = 2
+MEAN_TENSORS = 1 + _ADAM_MOMENTS  # of a mean of RaCoM: weights and moments
 _NEAR_PAIR_BYTES, _NEAR_ROW_BYTES = 4 + 1, 8
 _ROW_EDGE_BYTES = 6 * 8  # int64: source, type, target; the same edge by its source
 _ROW_BYTES = 3 * 8 + 1  # degree, number and label as int64, split as int8
@@ -52,7 +53,7 @@ def sync_bytes(parameter_bytes: int, *, rule: SyncRule, num_ranks: int) -> int:
     """
     if num_ranks == 1 or rule.every_step:
         return 0
-    state = (1 + _ADAM_MOMENTS) * parameter_bytes
+    state = MEAN_TENSORS * parameter_bytes
     if rule.name == "local_sgd":
         return 3 * state + parameter_bytes
     pushes = (3 + 3 * (num_ranks - 1)) * parameter_bytes if rule.push else 0

@@ -33,6 +33,54 @@ def test_stages_in_a_row_take_their_sum():
     assert queues.estimate_sampled_step_s(SERIAL, rates=rates_of(), num_cores=1) == pytest.approx(17e-3)
 
 
+LOCAL_SGD = SyncRule(name="local_sgd", first_period=4)
+RACOM = SyncRule(name="racom", base_period=6, first_period=16)
+
+
+@pytest.mark.parametrize(
+    ("sync", "num_cores", "seconds"),
+    [
+        # sample 4 ms, prepare 2 ms, compute 10 ms; a sum of all gradients takes 12 ms
+        (SyncRule(), 1, 28e-3),
+        (LOCAL_SGD, 1, 19e-3),  # a mean of weights as long as that, waited for in one of 4 steps
+        (RACOM, 2, 16e-3),  # means of weights and moments, 36 ms each in 6 steps, are hidden beside the steps
+        (RACOM, 1, 22e-3),  # or share the core with them
+        (RACOM.model_copy(update={"push": True}), 1, 34e-3),  # and pushes, one after the other
+        (RACOM.model_copy(update={"drift": 0.0}), 2, 28e-3),  # nobody may lead: gradients in every step
+    ],
+)
+def test_what_replicas_exchange_is_waited_for_or_travels_beside_the_steps(sync, num_cores, seconds):
+    rates = rates_of(exchange_s=12e-3)
+    found = queues.estimate_sampled_step_s(SERIAL, rates=rates, num_cores=num_cores, sync=sync)
+    assert found == pytest.approx(seconds)
+
+
+def test_in_a_pipeline_messages_beside_the_steps_take_a_core_and_no_place_in_the_row():
+    rates = rates_of(exchange_s=12e-3)
+    roomy, tight = (
+        queues.estimate_sampled_step_s(OVERLAPPED, rates=rates, num_cores=cores, sync=RACOM) for cores in (4, 2)
+    )
+    assert roomy == pytest.approx(10e-3 * 1.05)  # compute sets the pace; in step with others it would be 22 ms
+    assert tight == pytest.approx((4 + 2 + 10 + 6) / 2 * 1e-3 * 1.05)
+    assert queues.sampled_terms_s(OVERLAPPED, rates=rates, sync=RACOM)["exchange"] == pytest.approx(6e-3)
+
+
+def test_on_a_gpu_messages_beside_the_steps_take_nothing():
+    rates = on_gpu(rates_of(exchange_s=12e-3))
+    found = queues.estimate_sampled_step_s(SERIAL, rates=rates, num_cores=1, sync=RACOM)
+    assert found == pytest.approx(16e-3)
+
+
+def test_replicas_that_meet_less_often_are_never_predicted_slower_than_those_in_step():
+    for sync in (LOCAL_SGD, RACOM, SyncRule(name="racom")):
+        for candidate in (SERIAL, OVERLAPPED):
+            for cores in (1, 2, 8):
+                rates = rates_of(exchange_s=20e-3)
+                in_step = queues.estimate_sampled_step_s(candidate, rates=rates, num_cores=cores)
+                apart = queues.estimate_sampled_step_s(candidate, rates=rates, num_cores=cores, sync=sync)
+                assert apart <= in_step
+
+
 def test_with_cores_enough_the_slowest_stage_sets_the_pace():
     # compute 10 + exchange 1 against sample 4 and prepare 2, work 17 on 4 cores; 5 % for the overlap itself
     seconds = queues.estimate_sampled_step_s(OVERLAPPED, rates=rates_of(), num_cores=4)
