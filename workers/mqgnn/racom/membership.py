@@ -23,7 +23,7 @@ import torch.distributed as dist
 from workers.comm.axis import Axis
 from workers.comm.loose_groups import abandon, open_loose_axis
 from workers.errors import RankUnresponsiveError
-from workers.mqgnn.racom.board import Board
+from workers.mqgnn.racom.board import Board, Line
 
 # What the board decides when all steps have been taken: the values of the last report.
 ENDED = "told/done"
@@ -92,6 +92,11 @@ class Membership:
     def is_first(self) -> bool:
         """Whether this replica is the senior one."""
         return self._members[:1] == ((self._roster.rank, self._life),)
+
+    def lines(self) -> list[Line]:
+        """What the members say, in their order."""
+        lines = self._board.lines()
+        return [lines[rank] for rank in self.ranks]
 
     def failed(self) -> None:
         """A collective of this generation has failed, so somebody is gone."""

@@ -21,6 +21,11 @@ class Since:
     loss_seeds: int = 0
     drift_over_bound: float = 0.0
 
+    def add_loss(self, loss: float, *, num_seeds: int) -> None:
+        """``loss`` was the mean over ``num_seeds`` of this replica's own."""
+        self.loss_sum += loss * num_seeds
+        self.loss_seeds += num_seeds
+
     def __add__(self, other: "Since") -> "Since":
         """Both, where what the first gave did not arrive."""
         return Since(
