@@ -49,6 +49,7 @@ def run_train(
     stages: tuple[Width, ...] = (),
     stage_schedule: str = "1f1b",
     sharded: tuple[str, ...] = (),
+    shard_degree: int | None = None,
     num_micro_batches: int = 1,
     report_every_steps: int = 1,
     stop_after_step: int | None = None,
@@ -66,6 +67,7 @@ def run_train(
         stages=stages,
         schedule=stage_schedule,
         sharded=sharded,
+        shard_degree=shard_degree,
         num_micro_batches=num_micro_batches,
         spec=MODEL,
     )

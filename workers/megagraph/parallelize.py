@@ -2,10 +2,10 @@
 
     1. stages                only the units of this rank's stages keep their parameters
     2. context parallelism   whatever mixes rows asks other ranks for theirs
-    3. split backward        linear layers can put their weight gradients off, where the plan splits B into I and W
-    4. precision             linear layers multiply in bfloat16, where the job asks for it
-    5. recomputation         around whole units, so that a recomputed unit runs its exchange again
-    6. sharding              parameters of whole units, gathered around everything above
+    3. products              linear layers multiply in bfloat16, where the job asks for it, and can put their weight
+                             gradients off, where the plan splits B into I and W
+    4. recomputation         around whole units, so that a recomputed unit runs its exchange again
+    5. sharding              parameters of whole units, gathered around everything above
 
 Data parallelism needs nothing in the model: graphs are dealt (``dealing``), gradients are summed over all ranks that
 hold a parameter (``pipeline_parallel``).
@@ -29,11 +29,11 @@ from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.context_parallel import apply_context_parallel
 from workers.megagraph.dealing import Dealing
 from workers.megagraph.executor import Executor, OwnStage
-from workers.megagraph.mixed_precision import apply_precision
+from workers.megagraph.linear_layers import apply_products
 from workers.megagraph.pipeline_parallel import GradientSums, check_one_order, drop_other_units, find_holders
 from workers.megagraph.recompute import apply_recompute
 from workers.megagraph.sharding import apply_sharding, find_shared, open_shard_meshes
-from workers.megagraph.split_backward import WeightLedger, apply_split_backward
+from workers.megagraph.split_backward import WeightLedger
 from workers.models.attention import keep_bias
 from workers.models.units import GraphTransformer
 
@@ -91,15 +91,13 @@ def parallelize(
         own = {name: units[name] for name in plan.stages[index].units}
         for unit in own.values():
             apply_context_parallel(unit, stage=plan.stages[index], mesh=mesh)
-        if index in split:
-            apply_split_backward(own.values(), ledger=ledger)
-        apply_precision(own.values(), precision=precision)
+        apply_products(own.values(), precision=precision, ledger=ledger if index in split else None)
         for unit in own.values():
             keep_bias(unit, keep=plan.bias == "per_stage")
         apply_recompute(unit for name, unit in own.items() if name in plan.recompute)
         if index in shard_meshes:
             sharded = [unit for name, unit in own.items() if name in plan.sharded]
-            apply_sharding(sharded, mesh=shard_meshes[index], whole=shared)
+            apply_sharding(sharded, mesh=shard_meshes[index], whole=shared, precision=precision)
         stages[index] = OwnStage(units=tuple(own.values()), batches=sources[id(mesh)])
     executor = Executor(
         stages,

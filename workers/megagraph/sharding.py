@@ -6,6 +6,10 @@ neighbouring ranks cut a unit, and the runs hold the same: gathering stays withi
 
 Who sums what is said here once: a sharded parameter's gradient is summed by its unit, over all ranks of its stage, rows
 and graphs alike; every other one by ``pipeline_parallel.GradientSums``. A parameter that several units use stays whole.
+
+Where products are of bfloat16, weights of linear layers travel as bfloat16 (``rounded_weights``): they are rounded
+before they are gathered and not after, which is the same number. All else that is gathered, and every gradient, is
+float32.
 """
 
 from collections import Counter
@@ -20,6 +24,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from planner.plan import MegaGraphPlan
+from planner.profiles import Precision
+from workers.megagraph.linear_layers import plain_linear_layers
+from workers.megagraph.rounded_weights import gather_rounded
 
 
 def open_shard_meshes(plan: MegaGraphPlan, *, device: torch.device) -> dict[int, DeviceMesh]:
@@ -41,7 +48,9 @@ def find_shared(units: Iterable[nn.Module]) -> set[nn.Parameter]:
     return {parameter for parameter, count in uses.items() if count > 1}
 
 
-def apply_sharding(units: Sequence[nn.Module], *, mesh: DeviceMesh, whole: Collection[nn.Parameter]) -> None:
+def apply_sharding(
+    units: Sequence[nn.Module], *, mesh: DeviceMesh, whole: Collection[nn.Parameter], precision: Precision = "float32"
+) -> None:
     """Shard ``units`` over ``mesh``, except the parameters that stay ``whole``. Names stay as they are."""
     for unit in units:
         if set(unit.parameters()) <= set(whole):
@@ -51,6 +60,8 @@ def apply_sharding(units: Sequence[nn.Module], *, mesh: DeviceMesh, whole: Colle
         sharded = fully_shard(unit, mesh=axes, reshard_after_forward=True, ignored_params=set(whole))
         sharded.set_gradient_divide_factor(1.0)  # losses are divided by all targets already
         sharded.set_force_sum_reduction_for_comms(True)
+        if precision == "bfloat16":
+            gather_rounded(plain_linear_layers(unit))
 
 
 def _reach_all_parameters(unit: nn.Module, forward: Callable[..., Tensor], h: Tensor | None, *, batch: Any) -> Tensor:

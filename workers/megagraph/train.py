@@ -23,7 +23,6 @@ from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.data_parallel import GlobalStep, GraphDealer
 from workers.megagraph.dealing import Dealing
 from workers.megagraph.meter import StepMeter
-from workers.megagraph.mixed_precision import check_precision
 from workers.megagraph.parallelize import ParallelModel, check_partition, check_runnable, parallelize
 from workers.megagraph.training_step import evaluate_global, run_step
 from workers.models.attention import choose_kernel
@@ -65,7 +64,6 @@ def open_run(run: RankRun) -> Iterator[tuple[RankRun, GraphDataset, GraphDealer,
     Raises ``PlanInvalidError`` for a plan that does not fit, ``CheckpointInvalidError`` for an export that is none.
     """
     check_runnable(run.plan, units=run.spec.model.units)
-    check_precision(run.plan, precision=run.spec.training.precision)
     seed_everything(run.spec.training.seed)
     dataset = load_dataset(run.spec.dataset, paths=run.data)
     model = resolve_model(run.spec.model, dataset)

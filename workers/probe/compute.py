@@ -21,7 +21,7 @@ from planner.profiles import ProbeRequest, UnitSample, UnitSize
 from workers.data.graph import GraphDataset
 from workers.data.partition import NodeCut
 from workers.megagraph.encoded_rows import RowEncoder
-from workers.megagraph.mixed_precision import apply_precision
+from workers.megagraph.linear_layers import apply_products
 from workers.model_specs.by_name import ModelSpec
 from workers.model_specs.custom import CustomSpec
 from workers.model_specs.sampled import SampledFields
@@ -163,7 +163,7 @@ class _Bench:
         assert isinstance(model, GraphTransformer)
         self._model = model.to(**self._options).train()
         choose_kernel(self._model, name=self._training.attention_kernel)
-        apply_precision([self._model], precision=spec.training.precision)
+        apply_products([self._model], precision=spec.training.precision)
 
     def measure(self, size: UnitSize, *, num_threads: int, repeats: int) -> list[UnitSample]:
         """One sample per unit at one size."""
