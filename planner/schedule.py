@@ -107,7 +107,8 @@ def check_actions(plan: MegaGraphPlan) -> None:
 
     Laws: a rank runs F, then either B or I and W, exactly once per micro-batch for each of its stages; what a stage
     sends arrives in the order in which its neighbour takes it (links are first in, first out); the ranks of one cp
-    group run the same action together. Raises ``PlanInvalidError`` that says who waits on whom.
+    group run the same action together, and so do all ranks of a stage with sharded units. Raises ``PlanInvalidError``
+    that says who waits on whom.
     """
     stages_of: defaultdict[int, list[int]] = defaultdict(list)
     for index, stage in enumerate(plan.stages):
@@ -115,8 +116,25 @@ def check_actions(plan: MegaGraphPlan) -> None:
             stages_of[rank].append(index)
     for rank, actions in enumerate(plan.actions):
         _check_complete(rank, actions, stages=stages_of[rank], num_micro_batches=plan.num_micro_batches)
+    for index, stage in enumerate(plan.stages):
+        if sharded := sorted(set(stage.units) & set(plan.sharded)):
+            check_in_step(plan, stage=index, why=f"gather and sum {sharded}, which are sharded,")
     for _ in play_actions(plan):
         pass
+
+
+def check_in_step(plan: MegaGraphPlan, *, stage: int, why: str) -> None:
+    """Hold the ranks of ``stage`` to one list: they ``why`` together, so each waits for all. ``PlanInvalidError``."""
+    first, *others = plan.stages[stage].ranks
+    for other in others:
+        lists = plan.actions[first], plan.actions[other]
+        if lists[0] != lists[1]:
+            one, two = next((pair for pair in zip(*lists, strict=False) if pair[0] != pair[1]), (None, None))
+            where = f": {describe_action(one)} and {describe_action(two)}" if one and two else " in their lengths"
+            raise PlanInvalidError(
+                f"the ranks of stage {stage} {why} together, so all of them run the same list; those of ranks {first}"
+                f" and {other} differ{where}"
+            )
 
 
 def _check_complete(rank: int, actions: Sequence[Action], *, stages: Sequence[int], num_micro_batches: int) -> None:

@@ -209,6 +209,26 @@ def test_sharded_units_have_laws_of_their_own(change, message):
         MegaGraphPlan.model_validate(plan.model_dump() | {"sharded": ("block.0",)} | change)
 
 
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (("B", "F"), "B of micro-batch 0 on stage 0 and F of micro-batch 1 on stage 0"),
+        (("F", "B"), None),
+    ],
+)
+def test_replicas_of_sharded_units_run_one_list(other, message):
+    in_turn = tuple(Action(0, kind, m) for m in (0, 1) for kind in "FB")
+    lists = {("F", "B"): in_turn, ("B", "F"): tuple(Action(0, kind, m) for kind in "FB" for m in (0, 1))}
+    plan = plan_with((2, 1), micro_batches=2, actions=(in_turn, lists[other]))
+    check_actions(plan)
+    sharded = plan.model_copy(update={"sharded": ("block.0",)})
+    if message is None:
+        check_actions(sharded)
+    else:
+        with pytest.raises(PlanInvalidError, match=f"block.0.*are sharded.* ranks 0 and 1 differ: {message}"):
+            check_actions(sharded)
+
+
 F0, B0, F1, B1 = (Action(0, kind, m) for m in (0, 1) for kind in ("F", "B"))
 
 

@@ -1,9 +1,9 @@
-"""Gradients summed over the ranks of an axis, in buckets. Every rank holds the same bits afterwards."""
+"""What all ranks of an axis hold alike: first weights, and gradients summed in buckets. The same bits on every rank."""
 
 from collections.abc import Iterable, Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from workers.comm.axis import Axis
 
@@ -27,6 +27,20 @@ def sum_gradients(parameters: Iterable[nn.Parameter], *, axis: Axis) -> None:
         sizes = [parameter.numel() for parameter in bucket]
         for parameter, part in zip(bucket, flat.split(sizes), strict=True):
             parameter.grad.copy_(part.view_as(parameter))
+
+
+def copy_from_first(tensors: Iterable[Tensor], *, axis: Axis) -> None:
+    """Give all ranks of ``axis`` the first one's values.
+
+    Seeds alone do not make first weights equal: processors differ in their last bits, modules of others may draw from
+    generators of their own. ``tensors`` come in the same order everywhere.
+    """
+    if axis.group is None:
+        return
+    for tensor in tensors:
+        values = tensor.detach().contiguous()
+        axis.broadcast_in_place(values, source=0)
+        tensor.detach().copy_(values)
 
 
 def in_buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

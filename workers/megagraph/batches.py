@@ -85,6 +85,16 @@ class ShardedBatches:
         self._shards: dict[int, _GraphShard] = {}
         self._wide_of_one: dict[int, WideEdges] = {}  # of a graph that makes a micro-batch alone
 
+    @property
+    def level(self) -> str:
+        """What is predicted: a node or a graph."""
+        return self._dataset.level
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that are predicted for each."""
+        return self._dataset.num_classes
+
     def prepare(self, graphs: Iterable[int]) -> None:
         """Cut ``graphs`` now, so that a step that is being timed finds them ready."""
         for graph in graphs:
@@ -107,7 +117,7 @@ class ShardedBatches:
             graph_node_ids=tuple(shard.graph_node_ids for shard in shards if shard.graph_node_ids is not None),
             **self._encodings(graphs, [shard.encoded for shard in shards]),
         )
-        outputs = () if self._dataset.task == "classes" else (self._dataset.num_classes,)
+        outputs = () if self._dataset.task == "classes" else (self.num_outputs,)
         return LabelledBatch(
             inputs=inputs,
             y=self._joined([shard.y for shard in shards], self._label_dtype, *outputs),

@@ -20,13 +20,14 @@ from workers.comm.handover import Expected, Links, Route
 from workers.megagraph.batches import LabelledBatch, ShardedBatches
 from workers.megagraph.dealing import Dealing
 from workers.megagraph.split_backward import Owed, WeightLedger, settle
+from workers.megagraph.unit_outputs import check_output
 
 
 @dataclass(frozen=True)
 class OwnStage:
     """A stage that this rank serves: its units in order, and where its rows of a graph come from."""
 
-    units: tuple[nn.Module, ...]
+    units: Mapping[str, nn.Module]
     batches: ShardedBatches
 
 
@@ -101,10 +102,22 @@ class Executor:
         return self._stages[action.stage].batches.batch(graphs, draw=work.draw)
 
     def run_units(self, stage: int, h: Tensor | None, batch: LabelledBatch) -> Tensor:
-        """``h`` through the units of ``stage``."""
-        for unit in self._stages[stage].units:
-            h = unit(h, batch=batch.inputs)
-        assert h is not None, f"stage {stage} makes no hidden state"
+        """``h`` through the units of ``stage``. Raises ``ModelInvalidError`` for a unit that gives something else."""
+        own = self._stages[stage]
+        hidden = {
+            "shape": (len(batch.inputs.x), self._like.shape[1]),
+            "dtype": self._like.dtype,
+            "what": "the hidden state of its rows",
+        }
+        predictions = hidden | {
+            "shape": (len(batch.y), own.batches.num_outputs),
+            "what": f"predictions for its {own.batches.level}s",
+        }
+        last = next(reversed(own.units)) if self.is_last(stage) else None
+        for name, unit in own.units.items():
+            output = unit(h, batch=batch.inputs)
+            h = check_output(output, unit=name, **(predictions if name == last else hidden))
+        assert h is not None, f"stage {stage} has no units"
         return h
 
     def expect(self, action: Action, work: Round) -> Expected | None:
@@ -186,8 +199,8 @@ class _Play:
         h, output = self._saved.pop((action.stage, action.micro_batch))
         if output.requires_grad:  # units without parameters in a first stage have nothing to learn
             output.backward(gradient)
-        if h is not None:
-            self._executor.give(action, self._work, h.grad)
+        if h is not None:  # units may make nothing of it
+            self._executor.give(action, self._work, torch.zeros_like(h) if h.grad is None else h.grad)
 
     def _backward_to_input(self, action: Action) -> None:
         with self._executor.ledger.collect() as owed:

@@ -19,11 +19,12 @@ import torch
 from planner.errors import PlanInvalidError
 from planner.plan import MegaGraphPlan
 from planner.profiles import Precision
-from planner.schedule import check_actions
+from planner.schedule import check_actions, check_in_step
 from workers.comm import lanes
 from workers.comm.axis import Axis, open_axis
 from workers.comm.handover import Links
 from workers.comm.mesh import Mesh, build_meshes
+from workers.comm.reduce import copy_from_first
 from workers.data.partition import NodeCuts
 from workers.megagraph.batches import ShardedBatches
 from workers.megagraph.context_parallel import apply_context_parallel
@@ -73,8 +74,10 @@ def parallelize(
     stages hand on have ``row_width`` columns. Raises ``PlanInvalidError``.
     """
     example = next(model.parameters())
+    _check_batch_sums(model, plan=plan)
     meshes = build_meshes(plan.stages, rank=rank)
     world = open_axis((tuple(range(plan.world_size)),), rank=rank)
+    copy_from_first(model.state_dict().values(), axis=world)
     links = Links(world)
     if lanes.are_needed(world):
         check_one_order(plan)
@@ -98,7 +101,7 @@ def parallelize(
         if index in shard_meshes:
             sharded = [unit for name, unit in own.items() if name in plan.sharded]
             apply_sharding(sharded, mesh=shard_meshes[index], whole=shared, precision=precision)
-        stages[index] = OwnStage(units=tuple(own.values()), batches=sources[id(mesh)])
+        stages[index] = OwnStage(units=own, batches=sources[id(mesh)])
     executor = Executor(
         stages,
         dealing=dealing,
@@ -106,8 +109,19 @@ def parallelize(
         ledger=ledger,
         like=torch.empty(0, row_width, dtype=example.dtype, device=example.device),
     )
-    gradients = GradientSums(model, holders=holders, world=world)
+    gradients = GradientSums(model, holders=holders, world=world, device=example.device)
     return ParallelModel(model=model, executor=executor, gradients=gradients, world=world, meshes=meshes)
+
+
+def _check_batch_sums(model: GraphTransformer, *, plan: MegaGraphPlan) -> None:
+    """What looks at all rows of a micro-batch meets those of all replicas. Raises ``PlanInvalidError``."""
+    units = model.units()
+    for index, stage in enumerate(plan.stages):
+        counting = [
+            name for name in stage.units if any(hasattr(module, "batch_sums") for module in units[name].modules())
+        ]
+        if counting:
+            check_in_step(plan, stage=index, why=f"count the rows of a micro-batch for {counting}")
 
 
 def check_runnable(plan: MegaGraphPlan, *, units: tuple[str, ...]) -> None:

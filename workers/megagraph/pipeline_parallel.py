@@ -70,20 +70,24 @@ def drop_other_units(model: GraphTransformer, *, units: Iterable[str]) -> None:
 
 
 def own_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that this rank trains, by name."""
-    return {name: parameter for name, parameter in model.named_parameters() if not parameter.is_meta}
+    """The parameters that this rank trains, by name: not those of other stages, nor those that are frozen."""
+    named = model.named_parameters()
+    return {name: parameter for name, parameter in named if parameter.requires_grad and not parameter.is_meta}
 
 
 class GradientSums:
     """Completes the gradients of this rank: each is summed over all ranks that hold its parameter.
 
     ``holders`` names them for every parameter of the model. Sharded units have summed their own already
-    (``sharding``). Collective to make: groups are opened in one order.
+    (``sharding``). What no row has reached counts as zero, on one rank as on many. Collective to make: groups are
+    opened in one order.
     """
 
-    def __init__(self, model: nn.Module, *, holders: dict[str, tuple[int, ...]], world: Axis) -> None:
+    def __init__(
+        self, model: nn.Module, *, holders: dict[str, tuple[int, ...]], world: Axis, device: torch.device
+    ) -> None:
         own = own_parameters(model)
-        self._device = next(iter(own.values())).device
+        self._device = device
         self._sharded = [parameter for parameter in own.values() if isinstance(parameter, DTensor)]
         self._sums: list[tuple[Axis, list[nn.Parameter]]] = []
         for ranks in dict.fromkeys(holders.values()):
@@ -94,6 +98,10 @@ class GradientSums:
 
     def sum(self) -> None:
         """Sum them all. Collective, in the same order on all ranks."""
+        for parameters in (self._sharded, *(parameters for _, parameters in self._sums)):
+            for parameter in parameters:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
         for axis, parameters in self._sums:
             sum_gradients(parameters, axis=axis)
 

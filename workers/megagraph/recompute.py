@@ -1,8 +1,8 @@
 """Recomputation: a unit keeps only its input and runs forward again when its backward needs the rest.
 
 Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. Dropout is a function of counters here
-(``workers.ops.counter_dropout``), so the second run drops the same elements without any saved generator state; what
-learns in forward (running statistics) rests in it.
+(``workers.ops.counter_dropout``); for modules of the user's own, which may draw from torch's generator, its state is
+kept, so the second run drops the same elements in any case. What learns in forward (running statistics) rests in it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ def apply_recompute(units: Iterable[nn.Module]) -> None:
             checkpoint,
             unit.forward,
             use_reentrant=False,
-            preserve_rng_state=False,
+            preserve_rng_state=True,
             context_fn=partial(_first_and_second, norms),
         )
 

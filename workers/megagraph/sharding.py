@@ -67,7 +67,7 @@ def apply_sharding(
 def _reach_all_parameters(unit: nn.Module, forward: Callable[..., Tensor], h: Tensor | None, *, batch: Any) -> Tensor:
     """``unit``'s output. Without rows some of its parameters may stay unused, and ranks must sum the same gradients."""
     output = forward(h, batch=batch)
-    if len(batch.x):
+    if len(batch.x) or not isinstance(output, Tensor):  # what is no tensor is refused (``unit_outputs``)
         return output
     return output + 0 * sum(parameter.sum() for parameter in unit.parameters())
 

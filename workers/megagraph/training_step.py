@@ -13,6 +13,7 @@ from workers.megagraph.data_parallel import GlobalStep
 from workers.megagraph.executor import Round
 from workers.megagraph.first_bad_unit import find_bad_unit
 from workers.megagraph.parallelize import ParallelModel
+from workers.ops.counter_dropout import key_of
 from workers.training.divergence import sum_shares
 from workers.training.losses import Loss
 from workers.training.metrics import Scoreboard
@@ -40,6 +41,8 @@ def run_step(
         return masked_loss(logits, batch, loss=loss, num_targets=share.num_targets)
 
     work = Round(share.micro_batches, draw=draw)
+    # what draws by itself, as modules of others may: the same when resumed, and not the same on all ranks
+    torch.manual_seed(key_of(draw, parallel.world.index) >> 1)
     own_loss = parallel.executor.play(actions, work=work, loss=loss_of)
     shares = _shares(own_loss, axis=parallel.world)
     global_loss = sum_shares(

@@ -8,7 +8,9 @@ empty ones included: the count of the rows is a sum, too. Evaluation uses runnin
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from workers.errors import ModelInvalidError
 from workers.ops.exchanges import LocalSums, SumExchange
 
 
@@ -51,3 +53,27 @@ class CountedBatchNorm(nn.Module):
                 self.running_mean.lerp_(mean, weight)
                 self.running_var.lerp_(unbiased, weight)
         return mean, var
+
+
+def count_all_rows(model: nn.Module) -> None:
+    """Put a ``CountedBatchNorm`` of the same numbers in the place of every ``BatchNorm1d`` within ``model``.
+
+    Torch's own would see the rows of one process. Raises ``ModelInvalidError`` for a batch norm of another kind.
+    """
+    made: dict[nn.Module, CountedBatchNorm] = {}
+    for path, norm in list(model.named_modules(remove_duplicate=False)):
+        if isinstance(norm, _BatchNorm):
+            if norm not in made:
+                made[norm] = _counted(norm, path=path)
+            model.set_submodule(path, made[norm])
+
+
+def _counted(norm: _BatchNorm, *, path: str) -> CountedBatchNorm:
+    if not (type(norm) is nn.BatchNorm1d and norm.affine and norm.track_running_stats and norm.momentum is not None):
+        raise ModelInvalidError(
+            f"{path} is {norm}, which would see the rows of one process alone: take BatchNorm1d with weights, running"
+            " statistics and a momentum, whose rows are counted over all processes, or LayerNorm"
+        )
+    counted = CountedBatchNorm(norm.num_features, momentum=norm.momentum, eps=norm.eps)
+    counted.load_state_dict({name: value for name, value in norm.state_dict().items() if name != "num_batches_tracked"})
+    return counted.train(norm.training)

@@ -6,13 +6,14 @@
 of one of its submodules, in the order in which they run, and is called ``(h, batch=batch)`` as
 ``workers.models.units`` says. Its own ``forward`` is never called. Attributes named ``exchange``, ``neighbours``,
 ``sums`` or ``batch_sums`` are the seams (``workers.ops``) and are swapped where rows lie on several ranks; a module
-without them must mix no rows.
+without them must mix no rows. Torch's ``BatchNorm1d`` is taken for one that has the last of them.
 """
 
 from torch import nn
 
 from workers.errors import ModelInvalidError
 from workers.model_specs.custom import CustomSpec
+from workers.models.batch_norm import count_all_rows
 from workers.models.import_path import build_by_path
 from workers.models.units import GraphTransformer
 
@@ -36,6 +37,12 @@ def build_custom(spec: CustomSpec, *, num_features: int, num_classes: int) -> Cu
     known = {path for path, _ in module.named_modules() if path}
     if unknown := [unit for unit in spec.units if unit not in known]:
         raise ModelInvalidError(f"{spec.module} has no submodules {unknown}; it has {sorted(known)}")
+    for unit in spec.units:
+        if (found := type(module.get_submodule(unit))).forward is nn.Module.forward:
+            raise ModelInvalidError(
+                f"unit {unit!r} of {spec.module} is a {found.__name__}, which computes nothing: name the modules in it"
+            )
+    count_all_rows(module)
     model = Custom(spec, module)
     held = {parameter for unit in model.units().values() for parameter in unit.parameters()}
     if outside := [path for path, parameter in module.named_parameters() if parameter not in held]:

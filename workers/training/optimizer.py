@@ -26,10 +26,11 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Adam with L2 regularisation (Kingma & Ba, ICLR 2015) or AdamW (Loshchilov & Hutter, ICLR 2019), fused.
 
-    It trains what of ``model`` lies here (not on the meta device). ``gradient_norm`` is asked before a clipped update
-    for the norm over all ranks; without it all parameters lie here. Collective if ``gradient_norm`` is.
+    It trains what of ``model`` lies here (not on the meta device) and is not frozen, which may be nothing.
+    ``gradient_norm`` is asked before a clipped update for the norm over all ranks; without it all parameters lie here.
+    Collective if ``gradient_norm`` is.
     """
-    own = [parameter for parameter in model.parameters() if not parameter.is_meta]
+    own = [parameter for parameter in model.parameters() if parameter.requires_grad and not parameter.is_meta]
     pulled = set(decayed(model))
     free = {"weight_decay": 0.0}
     groups = [
@@ -37,7 +38,7 @@ def build_optimizer(
         *({"params": kind, **free} for kind in _by_kind(parameter for parameter in own if parameter not in pulled)),
     ]
     optimizer = _CLASSES[spec.optimizer](
-        groups,
+        groups or [{"params": []}],
         lr=spec.learning_rate,
         weight_decay=spec.weight_decay,
         fused=True,

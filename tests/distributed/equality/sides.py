@@ -126,9 +126,12 @@ def run_alone(case: Case) -> Outcome:
             losses[-1] += float(rows_loss.detach()) / share.num_targets
         if case.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), case.clip_norm)
-        gradients = gradients or {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+        gradients = gradients or {
+            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+            for name, parameter in own_parameters(model).items()
+        }
         optimizer.step()
-    learned = {name: parameter.detach() for name, parameter in model.named_parameters()} | _counted(model)
+    learned = {name: parameter.detach() for name, parameter in own_parameters(model).items()} | _counted(model)
     return _outcome(case, losses, held, gradients=gradients, learned=learned)
 
 

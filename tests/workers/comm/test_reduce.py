@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tests.kit.gloo_pool import GlooPool
 from workers.comm import reduce
 from workers.comm.axis import Axis
-from workers.comm.reduce import sum_gradients
+from workers.comm.reduce import copy_from_first, sum_gradients
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +59,19 @@ def test_a_rank_alone_keeps_what_it_has() -> None:
     before = [parameter.grad.clone() for parameter in made]
     sum_gradients(made, axis=Axis(ranks=(0,), index=0))
     assert all(torch.equal(parameter.grad, grad) for parameter, grad in zip(made, before, strict=True))
+
+
+def copied(rank: int, world_size: int) -> list[Tensor]:
+    """Values that differ by rank: a matrix, one that is not contiguous, a count, a flag."""
+    made = [torch.full((2, 3), float(rank)), torch.arange(6.0).view(2, 3).T + rank, torch.tensor(7 + rank)]
+    made.append(torch.tensor([rank == 0, rank == 1]))
+    copy_from_first(made, axis=axis(rank, world_size))
+    return made
+
+
+def test_all_ranks_get_the_values_of_the_first(pool: GlooPool) -> None:
+    first, *others = pool.run(copied)
+    assert torch.equal(first[1], torch.arange(6.0).view(2, 3).T)
+    assert first[3].tolist() == [True, False]
+    for other in others:
+        assert all(torch.equal(value, wanted) for value, wanted in zip(other, first, strict=True))

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from planner.errors import PlanInvalidError
 from planner.plan import Action, MegaGraphPlan, Partition, describe_partition
 from tests.distributed.equality import Case, build, plan_of, spread
+from tests.distributed.equality.models import MODELS, many_graphs
 from tests.distributed.odd_graphs import build_graph, odd_set
 from workers.data.partition import NodeCuts
 from workers.megagraph.parallelize import check_partition, check_runnable
@@ -89,3 +90,13 @@ def test_stages_hold_the_units_of_the_model_once_and_in_order(units: tuple[tuple
     stages = tuple(plan.stages[0].model_copy(update={"units": part}) for part in units)
     with pytest.raises(PlanInvalidError, match=message):
         check_runnable(plan.model_copy(update={"stages": stages}), units=CASE.spec.units)
+
+
+def test_replicas_that_count_rows_together_run_one_list() -> None:
+    model = MODELS["gt with batch norm"]
+    case = Case(many_graphs(model), spec=model.spec, dp=2, num_micro_batches=2)
+    turned = tuple(Action(0, kind, m) for kind in "FB" for m in (1, 0))
+    plan = MegaGraphPlan.model_validate(plan_of(case).model_dump() | {"actions": (plan_of(case).actions[0], turned)})
+    check_runnable(plan, units=model.spec.units)
+    with pytest.raises(PlanInvalidError, match=r"count the rows of a micro-batch for .* ranks 0 and 1 differ"):
+        spread(case, rank=0, model=build(case), plan=plan)

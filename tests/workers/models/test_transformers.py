@@ -158,11 +158,12 @@ def test_a_bias_that_is_kept_is_built_once_for_all_blocks_and_gives_the_same() -
 
 
 class Tiny(torch.nn.Module):
-    """A user's own model of two units."""
+    """A user's own model of two units, and a list of none."""
 
     def __init__(self, *, width: int, num_features: int, num_classes: int) -> None:
         super().__init__()
         self.features = Features(num_features, width, dropout=0.0)
+        self.block = torch.nn.ModuleList()
         self.head = Head(width, num_classes, pooling="none")
 
 
@@ -178,6 +179,7 @@ def test_a_module_of_ones_own_is_built_by_its_import_path() -> None:
         ({"arguments": {"depth": 1}}, "depth"),
         ({"units": ("encoder", "head")}, "encoder"),
         ({"units": ("head",)}, "in no unit"),
+        ({"units": ("features", "block", "head")}, "'block' of .*:Tiny is a ModuleList, which computes nothing"),
     ],
 )
 def test_a_module_that_is_not_as_the_spec_says_is_refused(changes: dict[str, object], said: str) -> None:
