@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from planner.caching import CacheRule, FeaturePlace
 from planner.plan import MegaGraphPlan, MQGNNPlan, Prediction, RunnerUp, Stage
+from planner.sampling import SamplingRule
 
 NOISY_STAGES = (
     "Slow mini-batches took more than twice the mean, as happens when the machine is busy during the probe: the time is"
@@ -107,6 +108,14 @@ def explain_no_overlap(num_cores: float) -> str:
     )
 
 
+def explain_actors(rule: SamplingRule, *, pace_s: float) -> str:
+    """Who samples for the replicas, and how fast: a mini-batch for each of them every ``pace_s`` seconds."""
+    return (
+        f"{_count(rule.num_actors, 'actor')} outside of the ranks sample and prepare, if they are as fast as the ranks"
+        f" were in the probe a mini-batch per replica every {pace_s:.4f} s; its way through the network is not counted."
+    )
+
+
 def explain_caches(cache: CacheRule, *, features: FeaturePlace) -> tuple[str, ...]:
     """What of other ranks' features a rank keeps; nothing where it holds all rows."""
     if features == "local":
@@ -192,11 +201,16 @@ def _describe_sampled(plan: MQGNNPlan) -> list[str]:
         f"A step takes {plan.batch_size} seeds over all replicas and samples {list(plan.fanouts)} neighbours per hop;"
         f" its stages {flow}.",
     ]
-    if plan.pipelined:
-        workers = _count(plan.num_sampling_workers, "sampling worker")
-        bounds = ", ".join(
-            f"{queue.name} {queue.max_items} items or {format_bytes(queue.max_bytes)}" for queue in plan.queues
+    bounds = ", ".join(
+        f"{queue.name} {queue.max_items} items or {format_bytes(queue.max_bytes)}" for queue in plan.queues
+    )
+    if plan.sampling.is_remote:
+        lines.append(
+            f"Mini-batches are made by {_count(plan.sampling.num_actors, 'actor')}; each replica asks for"
+            f" {plan.num_sampling_workers} ahead, within what its queues hold at most: {bounds}."
         )
+    elif plan.pipelined:
+        workers = _count(plan.num_sampling_workers, "sampling worker")
         lines.append(f"Each replica has {workers}; its queues hold at most: {bounds}.")
     return lines
 

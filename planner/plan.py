@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from planner.caching import NO_CACHE, CacheRule, FeaturePlace
 from planner.errors import PlanInvalidError
 from planner.frozen import Frozen
+from planner.sampling import SamplingRule
 from planner.sync import SyncRule
 
 Exchange = Literal["none", "ring", "ulysses", "ulysses_ring", "halo", "reduce"]
@@ -153,7 +154,8 @@ class MQGNNPlan(Frozen):
 
     ``batch_size`` counts the seeds of one optimiser step over all replicas. ``num_threads`` are the intra-op threads
     of a replica's compute stage; a plan that is not ``pipelined`` runs the stages one after the other. ``features``
-    says where feature rows are, ``cache`` what is kept beside them, every budget in bytes.
+    says where feature rows are, ``cache`` what is kept beside them, every budget in bytes. Where ``sampling`` is
+    remote, ``num_sampling_workers`` are the mini-batches that a replica has asked for at a time.
     """
 
     kind: Literal["mqgnn"] = "mqgnn"
@@ -165,6 +167,7 @@ class MQGNNPlan(Frozen):
     num_threads: int = Field(default=1, ge=1)
     queues: tuple[QueueBudget, ...] = ()
     sync: SyncRule = SyncRule()
+    sampling: SamplingRule = SamplingRule()
     features: FeaturePlace = "local"
     cache: CacheRule = NO_CACHE
     report_every_steps: int = Field(default=1, ge=1)
@@ -176,6 +179,15 @@ class MQGNNPlan(Frozen):
     def _names_all_bytes(self) -> "MQGNNPlan":
         if not self.cache.is_settled:
             raise PlanInvalidError("a plan names the bytes of its caches; found a cache whose budget is left open")
+        return self
+
+    @model_validator(mode="after")
+    def _asks_ahead(self) -> "MQGNNPlan":
+        if self.sampling.is_remote and not self.pipelined:
+            raise PlanInvalidError(
+                "remote sampling makes mini-batches while others are computed with; found a plan that is not pipelined:"
+                " set pipelined, or sampling to local"
+            )
         return self
 
 

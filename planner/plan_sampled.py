@@ -46,7 +46,10 @@ class _Outlook:
 def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_ranks: int) -> Choice:
     """The fastest way to run ``num_ranks`` replicas that fits into ``room``. Raises ``NoPlanFitsError``."""
     sizes = batch_sizes_to_probe(shape, num_ranks=num_ranks)
-    full, rates = (queues.read_rates(profile, batch_size=size) for size in (sizes[0], sizes[-1]))
+    full, rates = (
+        queues.read_rates(profile, batch_size=size).made_by(shape.sampling, num_ranks=num_ranks)
+        for size in (sizes[0], sizes[-1])
+    )
     limits = [size for size in (room.memory_bytes, room.host_memory_bytes) if size is not None]
     budget_bytes = queues.queue_budget_bytes(min(limits, default=None))
     host_limit = room.host_memory_bytes if profile.key.device_kind == "cuda" else room.memory_bytes
@@ -61,7 +64,9 @@ def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_r
         cache = shape.cache.settle(budget_bytes=free_bytes, features=shape.features)
         return _Outlook(step_time_s=step_time_s, queues=bounds, cache=cache, memory=needed(cache_bytes=cache.num_bytes))
 
-    candidates = queues.list_queue_candidates(rates, num_cores=room.num_cores)
+    candidates = queues.list_queue_candidates(
+        rates, num_cores=room.num_cores, sampling=shape.sampling, num_ranks=num_ranks
+    )
     if profile.key.device_kind == "cuda":  # what lives in main memory has a limit of its own
         candidates = _fitting_main_memory(candidates, look=look, limit_bytes=room.host_memory_bytes)
     found = find_best(
@@ -82,7 +87,9 @@ def plan_sampled(shape: SampledShape, *, profile: Profile, room: RankRoom, num_r
             num_cores=room.num_cores,
             tried=sorted({candidate.num_threads for candidate in candidates}),
         ),
-        _overlap_reason(found, room),
+        _overlap_reason(found, room)
+        if rates.elsewhere is None
+        else explain.explain_actors(shape.sampling, pace_s=rates.elsewhere.seconds),
         *explain.explain_caches(best.cache, features=shape.features),
         *((explain.NOISY_STAGES,) if is_rough(profile) else ()),
     )

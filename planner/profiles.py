@@ -11,6 +11,7 @@ from pydantic import Field
 
 from planner.caching import CacheRule, FeaturePlace
 from planner.frozen import Frozen
+from planner.sampling import SamplingRule
 from planner.sync import SyncRule
 
 # How the rows of a graph meet: every pair of them, along its edges, by sums over all.
@@ -99,7 +100,7 @@ class SampledShape(Frozen):
     stages are measured on the graph itself, so its ``dataset_fingerprint`` belongs to the shape: sizes do not tell how
     neighbourhoods overlap. ``sampler`` says how neighbours are chosen. ``largest_degree`` is the most in-neighbours of
     a node. ``sync`` is how replicas go together. ``features`` that are ``remote`` take ``feature_bytes`` of the graph's
-    on all ranks together; ``cache`` is what the job says of caches.
+    on all ranks together; ``cache`` is what the job says of caches, ``sampling`` where mini-batches are made.
     """
 
     kind: Literal["mqgnn"] = "mqgnn"
@@ -120,6 +121,7 @@ class SampledShape(Frozen):
     feature_bytes: int = 0
     features: FeaturePlace = "local"
     cache: CacheRule = CacheRule()
+    sampling: SamplingRule = SamplingRule()
     dataset_fingerprint: str = ""
     uses_dropout: bool = False
     dtype: Literal["float32", "float64"] = "float32"
@@ -193,10 +195,11 @@ class StageSample(Frozen):
     ``seconds`` is the mean per mini-batch, ``p95_s`` what 95 % of the batches stay below, ``num_bytes`` what the stage
     hands on (exchange: the payload of one rank), ``peak_bytes`` the most that it holds while it works: in main memory
     for sample and prepare, else on the device. ``evaluate``, an evaluation of everything, is measured where a model
-    does not tell what that holds.
+    does not tell what that holds. ``remote`` is never measured: it is what the planner makes of sample and prepare
+    where others do both.
     """
 
-    stage: Literal["sample", "prepare", "transfer", "compute", "exchange", "evaluate"]
+    stage: Literal["sample", "prepare", "remote", "transfer", "compute", "exchange", "evaluate"]
     num_threads: int
     batch_size: int
     seconds: float

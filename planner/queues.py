@@ -2,12 +2,13 @@
 
 A step of a replica is sample → prepare → (transfer) → compute → exchange. One after the other they take the sum; in a
 pipeline the slowest one sets the pace, but never faster than the replica's cores can do the work of all of them. So
-where the cores are few, intra-op threads for the compute stage may beat overlap: both are candidates.
+where the cores are few, intra-op threads for the compute stage may beat overlap: both are candidates. Where
+other processes sample and prepare (``elsewhere``), replicas ask them ahead and keep all cores for the rest.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.caching import CACHE_MEMORY_FRACTION, CacheRule
 from planner.cost import memory
@@ -15,6 +16,7 @@ from planner.cost.step_time import ELEMENT_BYTES
 from planner.errors import ProfileMismatchError
 from planner.plan import MQGNNPlan, QueueBudget
 from planner.profiles import Profile, SampledShape, StageSample
+from planner.sampling import SamplingRule
 from planner.sync import SyncRule
 
 # Chosen: queues hold a tenth of what a rank may take, so that they never decide whether a job fits.
@@ -26,6 +28,10 @@ _BATCH_SIZE_SPREAD = 1.5
 # Chosen: overlap costs thread switches that no probe of single stages sees; less gain than this is no gain.
 _OVERLAP_COST = 0.05
 _MAX_SAMPLING_WORKERS = 4
+# Chosen: an actor works on one mini-batch while the next one waits there, so that no answer's way keeps it idle.
+_ASKED_PER_ACTOR = 2
+
+LOCAL = SamplingRule()
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class StageRates:
     """The measured stages of a replica. ``compute`` by number of threads; absent stages are None.
 
     ``evaluate`` is there where a model does not tell what an evaluation holds.
+    Where other processes do what ``sample`` and ``prepare`` do, ``elsewhere`` is both as one stage at their pace.
     """
 
     sample: StageSample
@@ -54,12 +61,32 @@ class StageRates:
     transfer: StageSample | None = None
     exchange: StageSample | None = None
     evaluate: StageSample | None = None
+    elsewhere: StageSample | None = None
     compute_on_cpu: bool = True
 
     @property
     def feeding(self) -> tuple[StageSample, ...]:
         """The stages in front of compute; each fills a queue of its name."""
-        return tuple(stage for stage in (self.sample, self.prepare, self.transfer) if stage is not None)
+        made = (self.sample, self.prepare) if self.elsewhere is None else (self.elsewhere,)
+        return made if self.transfer is None else (*made, self.transfer)
+
+    def made_by(self, rule: SamplingRule, *, num_ranks: int) -> "StageRates":
+        """These rates where ``rule`` says who samples for ``num_ranks`` replicas.
+
+        Actors are taken to be as fast as the measured ranks; what the way of a mini-batch takes is not known.
+        """
+        if not rule.is_remote:
+            return self
+        share = num_ranks / rule.num_actors
+        both = self.prepare.model_copy(
+            update={
+                "stage": "remote",
+                "seconds": share * (self.sample.seconds + self.prepare.seconds),
+                "p95_s": share * (self.sample.p95_s + self.prepare.p95_s),
+                "peak_bytes": 0,
+            }
+        )
+        return replace(self, elsewhere=both)
 
     def exchange_s(self, sync: SyncRule) -> ExchangeTime:
         """What a step of a replica spends on others by the rule ``sync``, from the measured sum E of all gradients.
@@ -84,12 +111,18 @@ class QueueCandidate:
     """One way to run a replica."""
 
     pipelined: bool
-    num_sampling_workers: int
+    num_sampling_workers: int  # of remote actors: mini-batches asked for ahead
     num_threads: int
+    num_actors: int = 0
 
     def describe(self) -> str:
         """Its choices in words, as reasons and error messages print them."""
         threads = "1 compute thread" if self.num_threads == 1 else f"{self.num_threads} compute threads"
+        if self.num_actors:
+            actors = "1 actor" if self.num_actors == 1 else f"{self.num_actors} actors"
+            return (
+                f"sampling by {actors}, {self.num_sampling_workers} mini-batches asked for ahead, {threads} per replica"
+            )
         if not self.pipelined:
             return f"stages in a row, {threads} per replica"
         workers = (
@@ -120,14 +153,25 @@ def read_rates(profile: Profile, *, batch_size: int) -> StageRates:
     )
 
 
-def list_queue_candidates(rates: StageRates, *, num_cores: float) -> tuple[QueueCandidate, ...]:
+def list_queue_candidates(
+    rates: StageRates, *, num_cores: float, sampling: SamplingRule = LOCAL, num_ranks: int = 1
+) -> tuple[QueueCandidate, ...]:
     """All ways to run a replica on ``num_cores`` cores; serial ones come first and so win where overlap gains nothing.
 
     Threads of compute never exceed the cores, nor do sampling workers, nor, overlapped on CPUs, both together:
     intra-op threads wait for each other, so one that shares its core holds up all (measured: 1.5 to 2 times slower).
+    Remote actors take no core of a replica; each of the ``num_ranks`` asks its part of them ahead.
     """
     most = max(1, int(num_cores))
     threads = [count for count in sorted(rates.compute) if count <= most] or [min(rates.compute)]
+    if sampling.is_remote:
+        ahead = _ASKED_PER_ACTOR * -(-sampling.num_actors // num_ranks)
+        return tuple(
+            QueueCandidate(
+                pipelined=True, num_sampling_workers=ahead, num_threads=count, num_actors=sampling.num_actors
+            )
+            for count in threads
+        )
     serial = [QueueCandidate(pipelined=False, num_sampling_workers=1, num_threads=count) for count in threads]
     pipelined = [
         QueueCandidate(pipelined=True, num_sampling_workers=workers, num_threads=count)
@@ -146,9 +190,10 @@ def estimate_sampled_step_s(
     Serial: the sum of all stages. Pipelined: the slowest of sample/workers, the other stages and compute + exchange.
     But at least the work of all of them divided by the cores; rates of more replicas than cores were measured that way
     and count as one core each. An exchange counts as work, the time on the wire with it, so where replicas have one
-    core each and messages travel beside the steps this is a bound.
+    core each and messages travel beside the steps this is a bound. What is done elsewhere takes none of the cores.
     """
-    feeding_s, exchange = sum(stage.seconds for stage in rates.feeding), rates.exchange_s(sync or SyncRule())
+    here = rates.feeding if rates.elsewhere is None else rates.feeding[1:]
+    feeding_s, exchange = sum(stage.seconds for stage in here), rates.exchange_s(sync or SyncRule())
     compute_s = rates.compute[candidate.num_threads].seconds
     update_s = compute_s + exchange.waited_s
     work_s = feeding_s
@@ -157,8 +202,9 @@ def estimate_sampled_step_s(
     work_s /= max(1.0, num_cores)
     if not candidate.pipelined:
         return max(feeding_s + update_s, work_s if exchange.beside_s else 0.0)
+    first, workers = rates.feeding[0], candidate.num_sampling_workers if rates.elsewhere is None else 1
     slowest_s = max(
-        rates.sample.seconds / candidate.num_sampling_workers,
+        first.seconds / workers,
         *(stage.seconds for stage in rates.feeding[1:]),
         update_s,
     )
@@ -176,12 +222,17 @@ def size_queues(
     """One queue behind every feeding stage, none for a serial run.
 
     Items: clip(⌈consume rate · p95 produce time⌉ + 1, 1, budget / mean batch bytes), where the consume rate is the pace
-    of the whole pipeline. The bounds of all queues add up to at most ``budget_bytes``.
+    of the whole pipeline. What is asked for ahead has its place in the queue from the start, so that queue has as many,
+    if they fit. The bounds of all queues add up to at most ``budget_bytes``.
     """
     if not candidate.pipelined:
         return ()
     share = max(1, budget_bytes // len(rates.feeding))
-    return tuple(_size_queue(stage, consume_per_s=1.0 / step_time_s, budget_bytes=share) for stage in rates.feeding)
+    fewest = {"remote": candidate.num_sampling_workers}
+    return tuple(
+        _size_queue(stage, consume_per_s=1.0 / step_time_s, budget_bytes=share, fewest=fewest.get(stage.stage, 1))
+        for stage in rates.feeding
+    )
 
 
 @dataclass(frozen=True)
@@ -211,7 +262,7 @@ def estimate_sampled_memory(
     checkpoint: at once where stages overlap, else the feeding stages rest while the model is evaluated or written.
     What an evaluation or a checkpoint of a GPU takes on either side is not told apart: each sum holds all of it.
     """
-    samplers = candidate.num_sampling_workers
+    samplers = 0 if candidate.num_actors else candidate.num_sampling_workers
     graph = cache_bytes + memory.sampled_graph_bytes(
         graph_bytes=_resident_graph_bytes(shape, num_ranks=profile.key.num_ranks),
         num_nodes=shape.num_nodes,
@@ -232,7 +283,8 @@ def estimate_sampled_memory(
         for stage in rates.feeding
     ]
     in_hand = math.ceil(share * _large_item_bytes(rates.feeding[-1]))
-    feeding = math.ceil(share * (samplers * rates.sample.peak_bytes + rates.prepare.peak_bytes))
+    preparing = 0 if candidate.num_actors else rates.prepare.peak_bytes
+    feeding = math.ceil(share * (samplers * rates.sample.peak_bytes + preparing))
     compute = math.ceil(share * rates.compute[candidate.num_threads].peak_bytes)
     evaluation = _evaluation_bytes(shape) if rates.evaluate is None else rates.evaluate.peak_bytes
     pause = max(evaluation, memory.checkpoint_bytes(profile.parameter_bytes))
@@ -298,6 +350,7 @@ def build_sampled_plan(
         num_threads=candidate.num_threads,
         queues=tuple(queues),
         sync=shape.sync,
+        sampling=shape.sampling,
         features=shape.features,
         cache=cache,
     )
@@ -318,10 +371,11 @@ def queue_capacity(*, consume_per_s: float, p95_produce_s: float, mean_bytes: fl
     return max(1, min(wanted, int(budget_bytes / max(1.0, mean_bytes))))
 
 
-def _size_queue(stage: StageSample, *, consume_per_s: float, budget_bytes: int) -> QueueBudget:
+def _size_queue(stage: StageSample, *, consume_per_s: float, budget_bytes: int, fewest: int) -> QueueBudget:
     mean_bytes = max(1, stage.num_bytes)
     max_items = queue_capacity(
         consume_per_s=consume_per_s, p95_produce_s=stage.p95_s, mean_bytes=mean_bytes, budget_bytes=budget_bytes
     )
+    max_items = max(max_items, min(fewest, budget_bytes // mean_bytes))
     max_bytes = min(budget_bytes, math.ceil(_BATCH_SIZE_SPREAD * max_items * mean_bytes))
     return QueueBudget(name=stage.stage, max_items=max_items, max_bytes=max_bytes)

@@ -2,6 +2,7 @@
 
 A worker lies within one node, so what is free is counted node by node: promised workers are laid out first-fit, the
 largest first. Ray may lay them out otherwise, and a job can then still wait for its place; it does so in its driver.
+Ranks and the actors that sample for them are one request: both start, or neither.
 
 Comes in: the head of the queue in its order, the jobs that hold a promise, the cluster. Goes out: which jobs to submit
 now, and for each other one why not, in numbers. A job that the whole cluster could not hold steps aside, so it does not
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.cluster import ClusterSpec
-from service.spec import ResourcesSpec
+from service.spec import JobSpec
 from service.store.records import JobRecord, Waiting
 
 _EPSILON = 1e-9  # fractions of CPUs are floats: 3 x 0.1 must fit into 0.3
@@ -64,18 +65,38 @@ def admit(queue: Sequence[JobRecord], *, promised: Sequence[JobRecord], cluster:
     waiting: dict[str, Waiting] = {}
     blocked = False
     for job in queue:
-        obstacle = why_never(job.spec.resources, cluster)
+        obstacle = why_never(job.spec, cluster)
         if obstacle is not None:
-            waiting[job.id] = _wait("never_fits", obstacle, asked=asked_by(job.spec.resources), available=total)
+            waiting[job.id] = _wait("never_fits", obstacle, asked=asked_by(job.spec), available=total)
             continue
-        left = lay_out(_worker_of(job.spec.resources), job.spec.resources.num_workers, room)
+        left = _lay_out_all(_parts_of(job.spec), room)
         if blocked or left is None:
-            waiting[job.id] = _explain_queue(job.spec.resources, room=room, total=total, fits=left is not None)
+            waiting[job.id] = _explain_queue(job.spec, room=room, total=total, fits=left is not None)
             blocked = True
         else:
             start.append(job)
             room = left
     return Admission(start=tuple(start), waiting=waiting)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Processes of a job that are alike: ``count`` of ``each``, which people call ``word``."""
+
+    each: Amount
+    count: int
+    word: str
+
+
+def ranks_of(spec: JobSpec, *, num_ranks: int) -> Part:
+    """The ranks of a job with so many of them."""
+    return Part(Amount(spec.resources.cpus_per_worker, spec.resources.gpus_per_worker), num_ranks, "worker")
+
+
+def actors_of(spec: JobSpec) -> Part:
+    """The actors that sample for the ranks, none where these do it themselves."""
+    rule = spec.training.sampling
+    return Part(Amount(rule.cpus_per_actor), rule.num_actors if rule.is_remote else 0, "sampling actor")
 
 
 def lay_out(worker: Amount, count: int, room: Sequence[Amount]) -> list[Amount] | None:
@@ -91,7 +112,12 @@ def lay_out(worker: Amount, count: int, room: Sequence[Amount]) -> list[Amount] 
 def _room_beside(promised: Sequence[JobRecord], cluster: ClusterSpec) -> list[Amount]:
     """What each node has free; workers whose node died are taken from the roomiest of the others."""
     room = [Amount(node.num_cpus, node.num_gpus) for node in cluster.nodes]
-    workers = [_worker_of(job.spec.resources) for job in promised for _ in range(_ranks_of(job))]
+    workers = [
+        part.each
+        for job in promised
+        for part in _parts_of(job.spec, num_ranks=_ranks_of(job))
+        for _ in range(part.count)
+    ]
     for worker in sorted(workers, key=lambda each: (each.gpus, each.cpus), reverse=True):
         left = lay_out(worker, 1, room)
         if left is None and room:
@@ -102,39 +128,74 @@ def _room_beside(promised: Sequence[JobRecord], cluster: ClusterSpec) -> list[Am
     return room
 
 
-def asked_by(resources: ResourcesSpec) -> Amount:
-    """What all workers of a job take together, if its plan uses as many as it may."""
-    return _worker_of(resources).times(resources.num_workers)
+def _lay_out_all(parts: Sequence[Part], room: Sequence[Amount]) -> list[Amount] | None:
+    """What each node has left with all ``parts``; None if they do not fit, whichever of them is laid out first."""
+    for order in (parts, parts[::-1]):
+        left: list[Amount] | None = list(room)
+        for part in order:
+            left = None if left is None else lay_out(part.each, part.count, left)
+        if left is not None:
+            return left
+    return None
+
+
+def asked_by(spec: JobSpec) -> Amount:
+    """What all workers and actors of a job take together, if its plan uses as many as it may."""
+    return _sum_of(_parts_of(spec))
 
 
 def promised_to(job: JobRecord) -> Amount:
-    """What a submitted job holds: the ranks of its plan, and all that it asked for before it has one."""
-    return _worker_of(job.spec.resources).times(_ranks_of(job))
+    """What a submitted job holds: the ranks of its plan, or all that it asked for before it has one; and its actors."""
+    return _sum_of(_parts_of(job.spec, num_ranks=_ranks_of(job)))
 
 
 def _ranks_of(job: JobRecord) -> int:
     return job.world_size or job.spec.resources.num_workers
 
 
-def _worker_of(resources: ResourcesSpec) -> Amount:
-    return Amount(resources.cpus_per_worker, resources.gpus_per_worker)
+def _parts_of(spec: JobSpec, *, num_ranks: int | None = None) -> tuple[Part, ...]:
+    """The ranks of a job, as many as it may have or ``num_ranks``, and its actors if it has any."""
+    ranks, actors = ranks_of(spec, num_ranks=num_ranks or spec.resources.num_workers), actors_of(spec)
+    return (ranks, actors) if actors.count else (ranks,)
 
 
-def why_never(resources: ResourcesSpec, cluster: ClusterSpec) -> str | None:
-    """Why even the empty cluster could not hold these workers, or None if it could."""
-    asked, total = asked_by(resources), Amount(cluster.num_cpus, cluster.num_gpus)
+def _sum_of(parts: Sequence[Part]) -> Amount:
+    return sum((part.each.times(part.count) for part in parts), Amount())
+
+
+def why_never(spec: JobSpec, cluster: ClusterSpec) -> str | None:
+    """Why even the empty cluster could not hold this job's workers and actors, or None if it could."""
+    parts, total = _parts_of(spec), Amount(cluster.num_cpus, cluster.num_gpus)
+    asked = _sum_of(parts)
+    of_whom = f" for {_who(parts)}" if len(parts) > 1 else ""
     if asked.gpus > total.gpus + _EPSILON:
-        return f"asked {_count(asked.gpus, 'GPU')}, the cluster has {total.gpus:g}"
+        return f"asked {_count(asked.gpus, 'GPU')}{of_whom}, the cluster has {total.gpus:g}"
     if asked.cpus > total.cpus + _EPSILON:
-        return f"asked {_count(asked.cpus, 'CPU')}, the cluster has {total.cpus:g}"
-    worker = _worker_of(resources)
-    holds = sum(_how_many(worker, Amount(node.num_cpus, node.num_gpus)) for node in cluster.nodes)
-    if holds < resources.num_workers:
+        return f"asked {_count(asked.cpus, 'CPU')}{of_whom}, the cluster has {total.cpus:g}"
+    nodes = [Amount(node.num_cpus, node.num_gpus) for node in cluster.nodes]
+    if _lay_out_all(parts, nodes) is None:
         return (
-            f"asked {_count(resources.num_workers, 'worker')} of {_words(worker)} each, which must lie within one node;"
-            f" the {_count(len(cluster.nodes), 'node')} of the cluster can hold {holds}"
+            f"asked {_who(parts)} each, which must lie within one node; the {_count(len(nodes), 'node')} of the cluster"
+            f" can hold {_held_by(parts, nodes)}"
         )
     return None
+
+
+def _who(parts: Sequence[Part]) -> str:
+    return " and ".join(f"{_count(part.count, part.word)} of {_words(part.each)}" for part in parts)
+
+
+def _held_by(parts: Sequence[Part], room: Sequence[Amount]) -> str:
+    """How many of the only part ``room`` holds; or of the first, and of the others beside it."""
+    found, left = [], list(room)
+    for part in parts:
+        holds = sum(_how_many(part.each, free) for free in left)
+        if len(parts) == 1:
+            return f"{holds}"
+        holds = min(holds, part.count)
+        left = lay_out(part.each, holds, left) or left
+        found.append(_count(holds, part.word))
+    return " and ".join(found)
 
 
 def _how_many(worker: Amount, room: Amount) -> int:
@@ -142,22 +203,23 @@ def _how_many(worker: Amount, room: Amount) -> int:
     return min(by_cpus, int((room.gpus + _EPSILON) // worker.gpus)) if worker.gpus else by_cpus
 
 
-def _explain_queue(resources: ResourcesSpec, *, room: Sequence[Amount], total: Amount, fits: bool) -> Waiting:
-    asked, free = asked_by(resources), sum(room, Amount())
+def _explain_queue(spec: JobSpec, *, room: Sequence[Amount], total: Amount, fits: bool) -> Waiting:
+    parts = _parts_of(spec)
+    asked, free = _sum_of(parts), sum(room, Amount())
     if fits:
         text = f"asked {_words(asked)}, and that much is free, but an older job that asks more comes first"
         return _wait("older_job_first", text, asked=asked, available=free)
     if asked.fits(free):
-        worker, holds = _worker_of(resources), sum(_how_many(_worker_of(resources), each) for each in room)
         text = (
-            f"asked {_count(resources.num_workers, 'worker')} of {_words(worker)}, each within one node; {_words(free)}"
-            f" are free, in pieces that hold {holds}"
+            f"asked {_who(parts)}, each within one node; {_words(free)} are free, in pieces that hold"
+            f" {_held_by(parts, room)}"
         )
         return _wait("resources_busy", text, asked=asked, available=free)
     short_of_cpus = asked.cpus > free.cpus + _EPSILON
     left, has = (free.cpus, total.cpus) if short_of_cpus else (free.gpus, total.gpus)
     unit = "CPU" if short_of_cpus else "GPU"
-    text = f"asked {_words(asked)}; {left:g} of {_count(has, unit)} are not promised to running jobs"
+    of_whom = f" for {_who(parts)}" if len(parts) > 1 else ""
+    text = f"asked {_words(asked)}{of_whom}; {left:g} of {_count(has, unit)} are not promised to running jobs"
     return _wait("resources_busy", text, asked=asked, available=free)
 
 

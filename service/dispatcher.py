@@ -208,7 +208,7 @@ class Dispatcher:
         return head
 
     def _may_ever_start(self, job: JobRecord) -> bool:
-        return self.view.spec is None or why_never(job.spec.resources, self.view.spec) is None
+        return self.view.spec is None or why_never(job.spec, self.view.spec) is None
 
     def _refuse(self, job: JobRecord) -> None:
         self._store.move(job.id, JobState.FAILED, reason=why_unreadable(job), only_from=JobState.PENDING)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import ray
+from ray._private.state import available_resources_per_node
 from ray.exceptions import GetTimeoutError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -14,10 +15,14 @@ from planner.actor import PlannerActor
 from planner.cluster import ClusterSpec
 from planner.errors import GraphmillError
 from planner.profiles import JobShape, ProbeRequest, Profile
+from service.admission import Amount, actors_of, ranks_of
 from service.driver import AnyPlan, RunOrder
 from service.nodes import spec_of_ray_node
+from service.placement import set_apart
 from service.spec import JobSpec
 from workers.data.paths import DataPaths
+
+_log = logging.getLogger(__name__)
 
 PLAN_TIMEOUT_S = 300.0  # starting the actor takes a few seconds, the search of a large space a minute
 
@@ -85,10 +90,26 @@ class RayEngine:
         return plan
 
     def train(self, order: RunOrder) -> dict[str, float]:
-        """Run the ranks to their end."""
+        """Run the ranks to their end; where actors sample for them, these have their places before ranks ask."""
+        from workers.ray_loop import samples_elsewhere
+
+        if not samples_elsewhere(order.spec, order.plan):
+            return self._run(order)
+        from workers.mqgnn.remote.actor import sampling_actors
+
+        assert order.plan.kind == "mqgnn", "no other plan has actors"
+        apart = set_apart(
+            free_per_node(), ranks=ranks_of(order.spec, num_ranks=order.plan.world_size), actors=actors_of(order.spec)
+        )
+        spec = order.spec.train_spec()
+        with sampling_actors(spec, plan=order.plan, paths=order.data, not_on=apart.for_ranks) as who:
+            _log.info("%d sampling actors are ready: %s", len(who), ", ".join(who))
+            return self._run(order, not_on=apart.for_actors)
+
+    def _run(self, order: RunOrder, *, not_on: frozenset[str] = frozenset()) -> dict[str, float]:
         from service.ray_training import build_trainer
 
-        trainer = build_trainer(order)
+        trainer = build_trainer(order, not_on=not_on)
         before = signal.getsignal(signal.SIGINT)
         try:
             return dict(trainer.fit().return_value)  # replaces the handler: SIGINT takes the run apart first
@@ -102,3 +123,9 @@ class RayEngine:
         """Leave the cluster; what this driver still has there ends with its connection."""
         ray.shutdown()
         self._planner = None
+
+
+def free_per_node() -> dict[str, Amount]:
+    """What no job has reserved, by id of the node."""
+    nodes = available_resources_per_node()
+    return {node: Amount(free.get("CPU", 0.0), free.get("GPU", 0.0)) for node, free in nodes.items()}

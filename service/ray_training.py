@@ -17,6 +17,7 @@ from service.driver_watch import StopOrderedError
 from service.ray_train_callback import JobCallback, ReplicaReports
 from service.spec import ResourcesSpec
 from workers import versions
+from workers.mqgnn.remote.actor import elsewhere_than
 from workers.ray_backend import RankGroupConfig, ReplicasBackend, ReplicasConfig
 from workers.ray_loop import LoopConfig, outlive_each_other, train_loop
 from workers.training.folder import Folder
@@ -64,8 +65,8 @@ class RankTrainer(TorchTrainer):  # type: ignore[misc]  # Ray has no types here
         signal.signal(signal.SIGINT, take_apart)
 
 
-def build_trainer(order: RunOrder) -> RankTrainer:
-    """The run of one job, named by its id.
+def build_trainer(order: RunOrder, *, not_on: frozenset[str] = frozenset()) -> RankTrainer:
+    """The run of one job, named by its id; its ranks lie on any node but ``not_on`` (ids).
 
     Ray Train's folder of the run is the job's own, so that our checkpoints lie inside it and need not be copied.
     """
@@ -79,7 +80,7 @@ def build_trainer(order: RunOrder) -> RankTrainer:
     return RankTrainer(
         train_loop,
         train_loop_config=loop_config(order).model_dump(mode="json"),
-        scaling_config=_scaling(order.spec.resources, num_ranks=order.plan.world_size),
+        scaling_config=_scaling(order.spec.resources, num_ranks=order.plan.world_size, not_on=not_on),
         torch_config=backend(backend="nccl" if order.spec.resources.gpus_per_worker else "gloo"),
         run_config=RunConfig(
             name=name,
@@ -109,8 +110,13 @@ def loop_config(order: RunOrder) -> LoopConfig:
     )
 
 
-def _scaling(resources: ResourcesSpec, *, num_ranks: int) -> ScalingConfig:
+def _scaling(resources: ResourcesSpec, *, num_ranks: int, not_on: frozenset[str]) -> ScalingConfig:
     each: dict[str, Any] = {"CPU": resources.cpus_per_worker}
     if resources.gpus_per_worker:
         each["GPU"] = resources.gpus_per_worker
-    return ScalingConfig(num_workers=num_ranks, use_gpu=bool(resources.gpus_per_worker), resources_per_worker=each)
+    return ScalingConfig(
+        num_workers=num_ranks,
+        use_gpu=bool(resources.gpus_per_worker),
+        resources_per_worker=each,
+        label_selector=elsewhere_than(not_on) if not_on else None,
+    )

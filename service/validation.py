@@ -16,13 +16,22 @@ from pydantic import ValidationError
 
 from planner.caching import CacheRule
 from planner.errors import GraphmillError
+from planner.sampling import SamplingRule
 from planner.sync import SyncRule
 from service.faults import Fault, closest, describe, show, to_pointer
 from service.spec import JobSpec
 from workers.model_specs.by_name import MODELS_OF_KIND, SPEC_OF_MODEL
 from workers.model_specs.sampled import SampledGNNSpec
 from workers.model_specs.transformers import TransformerFields
-from workers.spec import NAMED_DATASETS, ONE_KIND_ALONE, OWN_COLUMNS, TrainingSpec, refuse_cache, refuse_features
+from workers.spec import (
+    NAMED_DATASETS,
+    ONE_KIND_ALONE,
+    OWN_COLUMNS,
+    TrainingSpec,
+    refuse_cache,
+    refuse_features,
+    refuse_sampling,
+)
 
 _MAX_DEPTH = 32
 _MAX_FAULTS = 100  # more help nobody, and each costs time to put into words
@@ -115,6 +124,7 @@ def _rules_between_fields(document: dict[str, Any]) -> Iterator[Fault]:
         yield from _check_kernel(training.get("attention_kernel", "auto"), document)
         yield from _check_features(training)
         yield from _check_cache(training, document)
+        yield from _check_sampling(training, document.get("task", "train"))
     if isinstance(dataset, dict):
         yield from _check_dataset(dataset)
     if isinstance(model, dict):
@@ -202,7 +212,7 @@ def _check_warm_up(training: Mapping[str, Any]) -> Iterator[Fault]:
 def _check_training_of_kind(training: Mapping[str, Any], kind: Any) -> Iterator[Fault]:
     for rule in ONE_KIND_ALONE:
         given = training.get(rule.field, rule.usual)
-        asked = given.get("name", rule.usual) if isinstance(given, dict) else given
+        asked = given.get(rule.part, rule.usual) if isinstance(given, dict) else given
         if kind in tuple(_KINDS) and kind != rule.kind and asked in rule.values and asked != rule.usual:
             yield Fault(pointer=f"/training/{rule.field}", detail=rule.reason, fix="leave it out")
 
@@ -232,6 +242,18 @@ def _check_cache(training: Mapping[str, Any], document: Mapping[str, Any]) -> It
     if reason is not None:
         detail, _, fix = reason.rpartition("; ")
         yield Fault(pointer="/training/cache", detail=detail, fix=fix)
+
+
+def _check_sampling(training: Mapping[str, Any], task: Any) -> Iterator[Fault]:
+    try:
+        cache = CacheRule.model_validate(training.get("cache", {}))
+        rule = SamplingRule.model_validate(training.get("sampling", {}))
+    except ValidationError:
+        return
+    reason = refuse_sampling(rule, training.get("features", "local"), cache=cache, task=task)
+    if reason is not None:
+        detail, _, fix = reason.rpartition("; ")
+        yield Fault(pointer="/training/sampling", detail=detail, fix=fix)
 
 
 def _check_kernel(asked: Any, document: Mapping[str, Any]) -> Iterator[Fault]:

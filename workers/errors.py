@@ -81,6 +81,12 @@ class FeaturesUnreachableError(GraphmillError):
     code = "features_unreachable"
 
 
+class SamplingActorsError(GraphmillError):
+    """The actors that sample for a job found no place, or did not get ready; the message says what was asked."""
+
+    code = "sampling_actors_failed"
+
+
 class ProbeFailedError(GraphmillError):
     """The ranks of a probe did not answer in time."""
 

@@ -27,6 +27,7 @@ from planner.frozen import Frozen
 from planner.plan import Plan, parse_plan
 from workers.comm.report_log import ReportWriter
 from workers.data.paths import DataPaths
+from workers.mqgnn.remote.actor import connect
 from workers.ray_backend import replica_store
 from workers.runtime import run_rank
 from workers.spec import TrainSpec
@@ -76,6 +77,7 @@ def train_loop(config: dict[str, Any]) -> dict[str, float]:
                 address=node,
                 max_silence_s=loop.max_rank_silence_s,
                 store=store,
+                samplers=connect(loop.plan.sampling) if samples_elsewhere(loop.spec, loop.plan) else None,
             )
         )
 
@@ -83,6 +85,11 @@ def train_loop(config: dict[str, Any]) -> dict[str, float]:
 def outlive_each_other(spec: TrainSpec, plan: Plan) -> bool:
     """Whether the ranks of ``plan`` are replicas that go on when one of them dies."""
     return spec.task == "train" and plan.kind == "mqgnn" and plan.sync.outlives_replicas(num_ranks=plan.world_size)
+
+
+def samples_elsewhere(spec: TrainSpec, plan: Plan) -> bool:
+    """Whether actors sample for the ranks of ``plan``."""
+    return spec.task == "train" and plan.kind == "mqgnn" and plan.sampling.is_remote
 
 
 def crash_file_name(rank: int) -> str:

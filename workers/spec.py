@@ -4,13 +4,14 @@ The models' own specs are in ``workers.model_specs``; this module hands them on.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from planner.caching import NO_CACHE, CacheRule, FeaturePlace
 from planner.frozen import Frozen
 from planner.profiles import Precision
+from planner.sampling import Placement, SamplingRule
 from planner.sync import SyncName, SyncRule
 from workers.model_specs.by_name import MODELS_OF_KIND, SPEC_OF_MODEL, Kind, ModelSpec
 from workers.model_specs.sampled import SampledFields, SampledGNNSpec
@@ -162,6 +163,7 @@ class TrainingSpec(Frozen):
     sync: SyncRule = SyncRule()
     features: FeaturePlace = Field(default="local", description="where the rows of node features are")
     cache: CacheRule = CacheRule()
+    sampling: SamplingRule = SamplingRule()
     precision: Precision = Field(default="float32", description="of products with weights")
 
     @model_validator(mode="after")
@@ -184,13 +186,17 @@ class TrainingSpec(Frozen):
 
 @dataclass(frozen=True)
 class OneKindAlone:
-    """A ``field`` of ``training`` that ``kind`` alone may set to one of ``values`` other than the ``usual`` one."""
+    """A ``field`` of ``training`` that ``kind`` alone may set to one of ``values`` other than the ``usual`` one.
+
+    Where the field is a rule of several parts, ``part`` is the one that is asked.
+    """
 
     field: str
     kind: Kind
     values: tuple[str, ...]
     usual: str
     reason: str
+    part: str = "name"
 
 
 ONE_KIND_ALONE = (
@@ -222,6 +228,14 @@ ONE_KIND_ALONE = (
         usual="local",
         reason="the ranks of a graph transformer read the rows of their own shards alone",
     ),
+    OneKindAlone(
+        field="sampling",
+        kind="mqgnn",
+        values=get_args(Placement),
+        usual="local",
+        reason="graph transformers sample nothing",
+        part="placement",
+    ),
 )
 
 
@@ -229,6 +243,19 @@ def refuse_features(features: FeaturePlace, sync: SyncRule) -> str | None:
     """Why ``features`` cannot lie where replicas go together by ``sync``, and what to change; None where they can."""
     if features == "remote" and sync.outlives_replicas(num_ranks=2):
         return "rows lie on all ranks, and with sync racom one may die while others train; choose ddp or local_sgd"
+    return None
+
+
+def refuse_sampling(rule: SamplingRule, features: FeaturePlace, *, cache: CacheRule, task: Any) -> str | None:
+    """Why a job with ``task`` cannot sample by ``rule``, and what to change; None where it can."""
+    if not rule.is_remote:
+        return None
+    if task in ("predict", "evaluate"):
+        return f"task {task} takes all neighbours, so there is nothing to sample; leave it out"
+    if features == "remote":
+        return "actors gather the rows that they sample, and features remote are held by the ranks; choose one of both"
+    if cache.reuses:
+        return "cache.reuse keeps subgraphs on the ranks, and here actors sample them; choose one of both"
     return None
 
 
@@ -283,6 +310,7 @@ class TrainSpec(Frozen):
             "precision": self.training.precision,
             "sync": self.training.sync.name,
             "features": self.training.features,
+            "sampling": self.training.sampling.placement,
         }
         for rule in ONE_KIND_ALONE:
             if self.kind != rule.kind and asked[rule.field] != rule.usual:
@@ -295,6 +323,13 @@ class TrainSpec(Frozen):
             raise ValueError(f"training.features: {reason}")
         if reason := refuse_cache(self.training.cache, self.training.features, kind=self.kind, model=self.model):
             raise ValueError(f"training.cache: {reason}")
+        return self
+
+    @model_validator(mode="after")
+    def _samples_somewhere(self) -> "TrainSpec":
+        rule, features = self.training.sampling, self.training.features
+        if reason := refuse_sampling(rule, features, cache=self.training.cache, task=self.task):
+            raise ValueError(f"training.sampling: {reason}")
         return self
 
     @model_validator(mode="after")

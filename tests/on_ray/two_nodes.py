@@ -1,6 +1,8 @@
 """A job on a cluster of two nodes in two network namespaces; run inside the head's one, prints what it saw as JSON.
 
-ip netns exec HEAD python -m tests.on_ray.two_nodes HOME NAMESPACE_OF_THE_SECOND_NODE
+ip netns exec HEAD python -m tests.on_ray.two_nodes HOME NAMESPACE_OF_THE_SECOND_NODE ranks | actors
+
+``ranks``: two of them, of which neither node holds both; ``actors``: as many may lie anywhere, and two sample for them.
 """
 
 import json
@@ -61,16 +63,31 @@ def _reachable_head() -> Iterator[None]:
         yield
 
 
-def main(home: str, namespace: str) -> None:
+JOBS = {
+    "ranks": sampled(resources={"num_workers": 2, "cpus_per_worker": MORE_THAN_HALF_A_NODE}),
+    "actors": sampled(
+        training={"epochs": 300, "batch_size": 8, "eval_every_epochs": 100, "sampling": {"placement": "remote"}},
+        resources={"num_workers": 2},
+    ),
+}
+
+
+def main(home: str, namespace: str, job: str) -> None:
     """Train on both nodes. Whoever asks this program to end gets the cluster ended, too."""
     unwind_when_asked()
     with _reachable_head(), live_cluster(Path(home)) as cluster, second_node(cluster, namespace):
-        resources = {"num_workers": 2, "cpus_per_worker": MORE_THAN_HALF_A_NODE}
-        job_id = cluster.submit(sampled(resources=resources))
-        job = cluster.wait_for(job_id, JobState.FINISHED, timeout_s=240)
+        job_id = cluster.submit(JOBS[job])
+        cluster.wait_for(job_id, JobState.RUNNING, timeout_s=240)
+        samplers = [each["node_id"] for each in cluster.actors() if each["class_name"] == "SamplingActor"]
+        address = {node.node_id: node.address for node in cluster.client.shape().nodes}
+        ended = cluster.wait_for(job_id, JobState.FINISHED, timeout_s=240)
         (run,) = cluster.ask("/api/train/v2/runs/v1")["train_runs"]
-        workers = run["attempts"][0]["workers"]
-        print(json.dumps({"nodes": sorted(each["node_ip"] for each in workers), "result": job.result}))
+        seen = {
+            "nodes": sorted(each["node_ip"] for each in run["attempts"][0]["workers"]),
+            "samplers": sorted(address[node] for node in samplers),
+            "result": ended.result,
+        }
+        print(json.dumps(seen))
 
 
 if __name__ == "__main__":

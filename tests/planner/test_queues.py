@@ -11,6 +11,7 @@ from planner.caching import NO_CACHE
 from planner.cost import memory
 from planner.errors import ProfileMismatchError
 from planner.queues import QueueCandidate
+from planner.sampling import SamplingRule
 from planner.sync import SyncRule
 from tests.planner.made_up import MIB, sampled_profile, sampled_shape
 
@@ -101,6 +102,54 @@ def test_a_second_sampling_worker_halves_the_sampling_stage():
     rates = rates_of(num_ranks=1, sample_s=40e-3)
     two = QueueCandidate(pipelined=True, num_sampling_workers=2, num_threads=1)
     assert queues.estimate_sampled_step_s(two, rates=rates, num_cores=8) == pytest.approx(20e-3 * 1.05)
+
+
+def remote_rates(*, num_actors: int, num_ranks: int = 2, **stages) -> queues.StageRates:
+    rule = SamplingRule(placement="remote", num_actors=num_actors)
+    return rates_of(num_ranks=num_ranks, **stages).made_by(rule, num_ranks=num_ranks)
+
+
+def remotely(num_actors: int, *, ahead: int = 2) -> QueueCandidate:
+    return QueueCandidate(pipelined=True, num_sampling_workers=ahead, num_threads=1, num_actors=num_actors)
+
+
+def test_remote_actors_take_no_core_of_a_replica():
+    # compute 10 + exchange 1 on one core; sample 4 + prepare 2 for two replicas by two actors go on beside it
+    seconds = queues.estimate_sampled_step_s(remotely(2), rates=remote_rates(num_actors=2), num_cores=1)
+    assert seconds == pytest.approx(11e-3 * 1.05)
+
+
+def test_few_actors_for_many_replicas_set_the_pace():
+    # 4 replicas want a mini-batch of 4 + 2 ms each, which one actor makes one after the other
+    rates = remote_rates(num_actors=1, num_ranks=4)
+    assert queues.estimate_sampled_step_s(remotely(1), rates=rates, num_cores=2) == pytest.approx(24e-3 * 1.05)
+
+
+def test_each_replica_asks_two_ahead_of_its_part_of_the_actors():
+    rates = remote_rates(num_actors=3, compute_s={1: 10e-3, 2: 6e-3})
+    rule = SamplingRule(placement="remote", num_actors=3)
+    found = queues.list_queue_candidates(rates, num_cores=2, sampling=rule, num_ranks=2)
+    assert [(each.num_sampling_workers, each.num_threads, each.num_actors) for each in found] == [(4, 1, 3), (4, 2, 3)]
+    assert all(each.pipelined for each in found)
+
+
+def test_the_queue_of_remote_mini_batches_has_a_place_for_all_that_are_asked_for():
+    rates = remote_rates(num_actors=8)
+    (queue,) = queues.size_queues(remotely(8, ahead=8), rates=rates, step_time_s=11e-3, budget_bytes=1000 * MIB)
+    assert (queue.name, queue.max_items) == ("remote", 8)
+    (tight,) = queues.size_queues(remotely(8, ahead=8), rates=rates, step_time_s=11e-3, budget_bytes=3 * MIB)
+    assert (tight.max_items, tight.max_bytes) == (3, 3 * MIB)
+
+
+def test_a_replica_holds_no_sampler_where_others_sample():
+    shape = sampled_shape()
+    profile = sampled_profile(shape, num_ranks=2)
+    local = queues.read_rates(profile, batch_size=256)
+    rule = SamplingRule(placement="remote")
+    options = {"shape": shape, "profile": profile, "queues": ()}
+    here = queues.estimate_sampled_memory(OVERLAPPED, rates=local, **options)
+    elsewhere = queues.estimate_sampled_memory(remotely(2), rates=local.made_by(rule, num_ranks=2), **options)
+    assert elsewhere.host_bytes < here.host_bytes
 
 
 def test_threads_and_workers_together_never_exceed_the_cores():

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cluster import ClusterSpec
-from service.admission import Admission, Amount, admit
+from service.admission import Admission, Amount, admit, promised_to
 from service.spec import JobSpec, JobState
 from service.store.records import JobRecord
-from tests.kit.builders import cluster_spec, job_spec
+from tests.kit.builders import cluster_spec, job_document, job_spec
 
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 
@@ -117,6 +117,66 @@ def test_tenths_of_a_cpu_add_up() -> None:
 
 def test_an_empty_cluster_holds_nothing() -> None:
     assert started(admit(queue(job_spec()), promised=[], cluster=ClusterSpec(nodes=()))) == []
+
+
+def remote_spec(*, workers: int = 2, cpus: float = 1.0, actors: int = 2, actor_cpus: float = 1.0) -> JobSpec:
+    """A job that has actors sample for its ranks."""
+    sampling = {"placement": "remote", "num_actors": actors, "cpus_per_actor": actor_cpus}
+    document = job_document(
+        kind="mqgnn",
+        model={"name": "graphsage"},
+        training={"sampling": sampling},
+        resources={"num_workers": workers, "cpus_per_worker": cpus},
+    )
+    return JobSpec.model_validate(document)
+
+
+def test_ranks_and_their_actors_are_one_request() -> None:
+    admission = admit(queue(remote_spec(), job_spec(workers=1)), promised=[], cluster=cluster_spec((5, 0)))
+    assert started(admission) == ["j0", "j1"]
+    assert started(admit(queue(remote_spec(), job_spec()), promised=[], cluster=cluster_spec((5, 0)))) == ["j0"]
+
+
+def test_actors_that_find_no_room_keep_the_whole_job_waiting_in_numbers() -> None:
+    promised = [waiting_job("running", job_spec(workers=1))]
+    admission = admit(queue(remote_spec()), promised=promised, cluster=cluster_spec((4, 0)))
+    assert started(admission) == []
+    assert admission.waiting["j0"].code == "resources_busy"
+    assert admission.waiting["j0"].reason == (
+        "asked 4 CPUs for 2 workers of 1 CPU and 2 sampling actors of 1 CPU; 3 of 4 CPUs are not promised to running"
+        " jobs"
+    )
+    assert admission.waiting["j0"].asked == {"cpus": 4.0, "gpus": 0.0}
+
+
+def test_a_cluster_that_can_never_hold_ranks_and_actors_together_says_so() -> None:
+    admission = admit(queue(remote_spec(actors=3)), promised=[], cluster=cluster_spec((4, 0)))
+    assert admission.waiting["j0"].code == "never_fits"
+    assert admission.waiting["j0"].reason == (
+        "asked 5 CPUs for 2 workers of 1 CPU and 3 sampling actors of 1 CPU, the cluster has 4"
+    )
+
+
+def test_actors_must_fit_into_what_ranks_leave_of_each_node() -> None:
+    spec = remote_spec(workers=1, cpus=3, actors=1, actor_cpus=2)
+    never = admit(queue(spec), promised=[], cluster=cluster_spec((4, 0), (1, 0)))
+    assert never.waiting["j0"].reason == (
+        "asked 1 worker of 3 CPUs and 1 sampling actor of 2 CPUs each, which must lie within one node; the 2 nodes of"
+        " the cluster can hold 1 worker and 0 sampling actors"
+    )
+    assert started(admit(queue(spec), promised=[], cluster=cluster_spec((4, 0), (2, 0)))) == ["j0"]
+
+
+def test_whichever_is_laid_out_first_a_job_that_fits_starts() -> None:
+    spec = remote_spec(workers=1, cpus=2, actors=1, actor_cpus=3)
+    assert started(admit(queue(spec), promised=[], cluster=cluster_spec((3, 0), (2, 0)))) == ["j0"]
+
+
+def test_promises_to_actors_stay_when_the_plan_uses_fewer_ranks() -> None:
+    planned = waiting_job("running", remote_spec(workers=3)).model_copy(update={"world_size": 1})
+    assert promised_to(planned) == Amount(3.0)
+    assert started(admit(queue(job_spec(workers=1)), promised=[planned], cluster=cluster_spec((4, 0)))) == ["j0"]
+    assert started(admit(queue(job_spec(workers=2)), promised=[planned], cluster=cluster_spec((4, 0)))) == []
 
 
 SPECS = st.builds(job_spec, workers=st.integers(1, 4), cpus=st.sampled_from([0.5, 1, 2]), gpus=st.sampled_from([0, 1]))

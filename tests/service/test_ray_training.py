@@ -55,6 +55,12 @@ def test_as_many_ranks_run_as_the_plan_has(tmp_path: Path) -> None:
     assert trainer.scaling_config.num_workers == two_rank_plan().world_size
 
 
+def test_ranks_keep_away_from_nodes_that_are_set_apart(tmp_path: Path) -> None:
+    assert build_trainer(order(tmp_path)).scaling_config.label_selector is None
+    apart = build_trainer(order(tmp_path), not_on=frozenset({"b1", "a0"}))
+    assert apart.scaling_config.label_selector == {"ray.io/node-id": "!in(a0, b1)"}
+
+
 def test_ranks_with_gpus_talk_nccl_and_others_gloo(tmp_path: Path) -> None:
     assert build_trainer(order(tmp_path)).backend_config.backend == "gloo"
     trainer = build_trainer(order(tmp_path, gpus_per_worker=1))

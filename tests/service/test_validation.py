@@ -217,7 +217,16 @@ def test_flex_does_not_drop_attention_weights() -> None:
     assert (fault.pointer, "drop" in fault.detail) == ("/training/attention_kernel", True)
 
 
-@pytest.mark.parametrize("training", [{"precision": "bfloat16"}, {"sync": "racom"}, {"sync": {"name": "local_sgd"}}])
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"precision": "bfloat16"},
+        {"sync": "racom"},
+        {"sync": {"name": "local_sgd"}},
+        {"sampling": "remote"},
+        {"sampling": {"placement": "remote", "num_actors": 3}},
+    ],
+)
 def test_what_one_kind_alone_has_is_refused_where_it_stands(training: dict[str, Any]) -> None:
     (field,) = training
     jobs = [
@@ -226,7 +235,40 @@ def test_what_one_kind_alone_has_is_refused_where_it_stands(training: dict[str, 
     ]
     refused = [[(fault.pointer, fault.fix) for fault in find_faults(job_document(**job))] for job in jobs]
     fault = [(f"/training/{field}", "leave it out")]
-    assert refused == ([[], fault] if field == "sync" else [fault, []])
+    assert refused == ([fault, []] if field == "precision" else [[], fault])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "fix"),
+    [
+        ({"training": {"sampling": "remote", "features": "remote"}}, "are held by the ranks", "choose one of both"),
+        (
+            {"training": {"sampling": "remote", "cache": {"reuse": 2}}},
+            "cache.reuse keeps subgraphs",
+            "choose one of both",
+        ),
+        ({"training": {"sampling": "remote"}, "task": "predict", "from_job": "a"}, "nothing to sample", "leave it out"),
+    ],
+)
+def test_remote_sampling_is_refused_beside_what_it_cannot_serve(changes: Any, words: str, fix: str) -> None:
+    (fault,) = find_faults(job_document(kind="mqgnn", model={"name": "graphsage"}, **changes))
+    assert (fault.pointer, fault.fix) == ("/training/sampling", fix)
+    assert words in fault.detail
+
+
+@pytest.mark.parametrize(
+    ("sampling", "pointer"),
+    [
+        ("elsewhere", "/training/sampling/placement"),
+        ({"placement": "remote", "num_actors": 0}, "/training/sampling/num_actors"),
+        ({"placement": "remote", "cpus_per_actor": 0}, "/training/sampling/cpus_per_actor"),
+        ({"placement": "remote", "actors": 2}, "/training/sampling/actors"),
+        (["remote"], "/training/sampling"),
+    ],
+)
+def test_a_rule_of_sampling_that_is_none_is_refused_where_it_is_wrong(sampling: Any, pointer: str) -> None:
+    job = {"kind": "mqgnn", "model": {"name": "graphsage"}, "training": {"sampling": sampling}}
+    assert [fault.pointer for fault in find_faults(job_document(**job))] == [pointer]
 
 
 def test_sampled_gnns_have_no_attention_kernel() -> None:
@@ -309,6 +351,7 @@ PLACES = st.sampled_from(
         ("training",),
         ("training", "dtype"),
         ("training", "learning_rate"),
+        ("training", "sampling"),
         ("resources", "num_workers"),
         ("limits", "max_runtime_s"),
         ("surprise",),

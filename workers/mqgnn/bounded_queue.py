@@ -4,6 +4,10 @@ Invariant: the bytes queued never exceed ``max_bytes``, at any instant; the one 
 than the whole budget, which is admitted only into an empty queue (refusing it would stop the pipeline for ever). An
 item in a worker's hands is outside the queue and not counted. The bound on items may change while the queue is used.
 
+A producer whose items are made elsewhere reserves a place before it asks for one. Then the bounds hold of what is under
+way and what is queued together; an item under way counts as many bytes as the largest that came so far, and until one
+has come there is one under way.
+
 Several producers keep the order of one: each put carries a ticket, and puts are admitted in ticket order. Nobody
 polls: waits end at the moment something changes.
 """
@@ -43,6 +47,12 @@ class QueueCounters:
     num_got: int
     num_starved: int  # gets that found it empty
     starved_s: float
+    num_reserved: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Reserved places whose items have not come yet."""
+        return max(0, self.num_reserved - self.num_put)
 
 
 class BoundedQueue(Generic[T]):
@@ -56,9 +66,17 @@ class BoundedQueue(Generic[T]):
         self._put_allowed = threading.Condition(self._lock)
         self._get_allowed = threading.Condition(self._lock)
         self._closed = self._aborted = False
-        self._next_put = self._next_get = 0
+        self._next_put = self._next_get = self._next_reserved = self._largest_bytes = 0
         self._queued_bytes = self._high_water_bytes = self._put_bytes = self._num_starved = 0
         self._starved_s = 0.0
+
+    def reserve(self, *, ticket: int) -> None:
+        """Take the place of ``ticket``, once all lower ones have theirs and it fits. Raises ``QueueAbortedError``."""
+        with self._lock:
+            self._put_allowed.wait_for(lambda: self._may_reserve(ticket))
+            self._check_alive()
+            self._next_reserved += 1
+            self._put_allowed.notify_all()
 
     def put(self, item: T, *, nbytes: int, ticket: int) -> None:
         """Append ``item`` once all lower tickets are in and it fits. Raises ``QueueAbortedError``."""
@@ -69,6 +87,7 @@ class BoundedQueue(Generic[T]):
             self._next_put += 1
             self._queued_bytes += nbytes
             self._put_bytes += nbytes
+            self._largest_bytes = max(self._largest_bytes, nbytes)
             self._high_water_bytes = max(self._high_water_bytes, self._queued_bytes)
             self._get_allowed.notify()
             self._put_allowed.notify_all()  # the holder of the next ticket may wait among others
@@ -123,6 +142,7 @@ class BoundedQueue(Generic[T]):
                 num_got=self._next_get,
                 num_starved=self._num_starved,
                 starved_s=self._starved_s,
+                num_reserved=self._next_reserved,
             )
 
     def _wait_for_item(self, timeout_s: float | None) -> None:
@@ -141,6 +161,13 @@ class BoundedQueue(Generic[T]):
             len(self._entries) < self._max_items and self._queued_bytes + nbytes <= self.max_bytes
         )
         return self._aborted or (ticket == self._next_put and fits)
+
+    def _may_reserve(self, ticket: int) -> bool:
+        in_flight = self._next_reserved - self._next_put
+        bytes_then = self._queued_bytes + (in_flight + 1) * self._largest_bytes
+        taken = len(self._entries) + in_flight
+        fits = not taken or (self._next_put and taken < self._max_items and bytes_then <= self.max_bytes)
+        return self._aborted or (ticket == self._next_reserved and bool(fits))
 
     def _may_get(self) -> bool:
         return bool(self._aborted or self._entries or self._closed)

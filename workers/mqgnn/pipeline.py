@@ -23,6 +23,7 @@ from workers.watch.progress import GiveUp
 
 HANG_LIMIT_S = 10.0  # far above the slowest honest mini-batch: a slow stage has ten times its longest
 _LOOKS_PER_LIMIT = 10
+_INTERRUPTED_S = 5.0  # far above what an errand takes to see that nobody wants its item
 
 
 class Pipeline:
@@ -125,7 +126,7 @@ class _StageThreads:
         meters: dict[str, StageMeter],
         hang_limit_s: float,
     ) -> None:
-        self._queues = queues
+        self._queues, self._stages = queues, stages
         self._sizers = [_QueueSizer(queue, meter=meters[queue.name]) for queue in queues]
         self._hang_limit_s = hang_limit_s
         self._failure: StageFailedError | None = None
@@ -171,13 +172,15 @@ class _StageThreads:
         for worker, thread in self._workers:
             if thread.ident is None:
                 continue  # the system refused to start it
-            thread.join(self._left_s(worker))
+            thread.join(_INTERRUPTED_S if worker.whom() else self._left_s(worker))
             if thread.is_alive() and self._failure is None:
                 raise stage_hang(worker, thread, limit_s=self._hang_limit_s)
 
     def _work(self, worker: StageWorker, source: "_TaskSource | BoundedQueue[Any]", crew: "_Crew") -> None:
         try:
             while (entry := source.get()) is not None:
+                if worker.stage.reserves:
+                    crew.queue.reserve(ticket=entry.ticket)
                 item = worker(entry.item)
                 crew.queue.put(item, nbytes=item.nbytes, ticket=entry.ticket)
             crew.leave()
@@ -196,6 +199,8 @@ class _StageThreads:
     def _abort(self) -> None:
         for queue in self._queues:
             queue.abort()
+        for stage in self._stages:
+            stage.interrupt()
 
     def _until_deadline_s(self) -> float:
         """Seconds until the first moment at which some worker can have been busy for too long."""

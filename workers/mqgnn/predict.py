@@ -13,7 +13,7 @@ from workers.mqgnn.model_runs import runs_of
 from workers.mqgnn.sampling.sampled_graph import graph_to_sample
 from workers.mqgnn.table_exchange import with_learned_features
 from workers.mqgnn.temporal_evaluation import NodeEvaluator
-from workers.mqgnn.train import trained_graph
+from workers.mqgnn.trained_data import trained_graph
 from workers.training.export import load_exported
 from workers.training.finish import report_use
 from workers.training.memory import PeakMemory

@@ -35,12 +35,13 @@ from workers.ops.neighbours import SparseRows
 _log = logging.getLogger(__name__)
 _EMPTY_BATCHES_TO_WARN = 3
 
-SAMPLE, PREPARE, TRANSFER = "sample", "prepare", "transfer"
+# The stages, and so the queues of a plan. ``remote`` stands for the first two where others do them (``remote.asking``).
+SAMPLE, PREPARE, REMOTE, TRANSFER = "sample", "prepare", "remote", "transfer"
 
 
-def stage_names(device: torch.device) -> tuple[str, ...]:
-    """The stages of a replica on ``device``: what the plan's queues must be named after."""
-    return (SAMPLE, PREPARE, TRANSFER) if device.type == "cuda" else (SAMPLE, PREPARE)
+def transfer_stages(device: torch.device) -> tuple[Stage, ...]:
+    """What follows once a mini-batch is in host memory: on CUDA, its way to ``device``."""
+    return (Stage(TRANSFER, lambda: TransferWorker(device)),) if device.type == "cuda" else ()
 
 
 class SeedDraws(Protocol):
@@ -109,12 +110,11 @@ def build_stages(
         worker = PrepareWorker(dtype=dtype, is_in_place=reading != "gathered")
         return worker if draws is None else partial(draws.prepare, worker)
 
-    stages = {
-        SAMPLE: Stage(SAMPLE, make_sample_worker, num_sampling_workers),
-        PREPARE: Stage(PREPARE, make_prepare_worker),
-        TRANSFER: Stage(TRANSFER, lambda: TransferWorker(device)),
-    }
-    return tuple(stages[name] for name in stage_names(device))
+    return (
+        Stage(SAMPLE, make_sample_worker, num_sampling_workers),
+        Stage(PREPARE, make_prepare_worker),
+        *transfer_stages(device),
+    )
 
 
 def choose_reading(model: nn.Module, graph: Graph, *, device: torch.device, dtype: torch.dtype) -> Reading:

@@ -35,7 +35,8 @@ class ProgressMeter:
         """The numbers since the last call, which at least one step must follow.
 
         Mean loss, seconds per step (as a whole, by part, busy per stage, and starved per queue), seeds per second of
-        all replicas, what the queues hold now, may hold and held at most; then the figures of exchange and caches.
+        all replicas, what the queues hold now, may hold and held at most, and what is under way to them
+        from elsewhere; then the figures of exchange and caches.
         """
         num_steps, total_s = self._num_steps, sum(self._part_s.values())
         values = {
@@ -56,6 +57,8 @@ class ProgressMeter:
                 counters.starved_s - self._reported_starved_s.get(name, 0.0)
             ) / num_steps
             self._reported_starved_s[name] = counters.starved_s
+            if counters.num_reserved:
+                values[f"{name}_queue_in_flight"] = float(counters.in_flight)
         values |= self._exchange.figures() | dict(self._caches())
         self._clear()
         return values

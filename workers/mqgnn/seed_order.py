@@ -65,11 +65,16 @@ class SeedOrder:
     def part(self, *, epoch: int, batch: int, rank: int) -> np.ndarray:
         """The seeds of ``rank`` at global batch ``batch`` (0-based) of ``epoch`` (1-based); may be empty."""
         begin, count = batch * self.batch_size, self.num_seeds(batch)
-        step = (epoch - 1) * self.steps_per_epoch + batch
-        shares = (1,) * self.world_size if self.shares is None else self.shares(step)
+        shares = self.shares_in(epoch=epoch, batch=batch)
         low, high = (begin + bound for bound in cut_seeds(count, shares)[rank : rank + 2])
         order = _permutation(len(self.train_nodes), self.seed, self.sampled_in(epoch))
         return self.train_nodes[order[low:high]]
+
+    def shares_in(self, *, epoch: int, batch: int) -> tuple[int, ...]:
+        """The share of each replica in the seeds of global batch ``batch`` of ``epoch``."""
+        if self.shares is None:
+            return (1,) * self.world_size
+        return tuple(self.shares((epoch - 1) * self.steps_per_epoch + batch))
 
 
 def cut_seeds(count: int, shares: Sequence[int]) -> tuple[int, ...]:

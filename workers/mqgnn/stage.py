@@ -1,7 +1,8 @@
 """One step of the pipeline as a value, and a worker of it: a callable that is timed and that fails under its name.
 
 A stage turns one item into one item. ``make_worker`` builds the callable, once per worker, so that each has scratch
-memory of its own; the pipelined and the serial form run the very same workers.
+memory of its own; the pipelined and the serial form run the very same workers. Work may also be done elsewhere, and the
+worker only wait for it: such a callable is an ``Errand``.
 """
 
 import math
@@ -9,12 +10,14 @@ import sys
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from workers.errors import StageFailedError
+from workers.mqgnn.bounded_queue import QueueAbortedError
 
 FIRST_ITEM_S = 300.0  # far above the slowest honest first mini-batch, far below a job's patience
 _LONGER = 10.0  # chosen: a crowded machine makes the same mini-batch several times as long
@@ -23,11 +26,32 @@ _REMEMBERED_ITEMS = 64  # for the tail of a stage's times: enough for 95 %, few 
 
 @dataclass(frozen=True)
 class Stage:
-    """``name`` as in the plan's queues; what workers return must have ``nbytes``."""
+    """``name`` as in the plan's queues; what workers return must have ``nbytes``.
+
+    ``reserves``: a worker takes a place in the queue before it begins, so that what is under way is bounded, too.
+    ``interrupt`` makes workers that wait elsewhere raise ``QueueAbortedError``; it is called once nobody wants items.
+    """
 
     name: str
     make_worker: Callable[[], Callable[[Any], Any]]
     num_workers: int = 1
+    reserves: bool = False
+    interrupt: Callable[[], None] = lambda: None
+
+
+class Errand(ABC):
+    """Work that others do: ``whom`` it waits for, in words, and ``since`` when (``time.perf_counter``)."""
+
+    whom = ""
+    since = 0.0
+
+    @abstractmethod
+    def where(self) -> str:
+        """Where those stand for whom it waits."""
+
+    @abstractmethod
+    def __call__(self, item: Any) -> Any:
+        """Have ``item`` worked on."""
 
 
 class StageMeter:
@@ -54,7 +78,10 @@ class StageMeter:
 
 
 class StageWorker:
-    """Runs one worker of ``stage``. Any failure, also of building it, becomes a ``StageFailedError``."""
+    """Runs one worker of ``stage``. Any failure, also of building it, becomes a ``StageFailedError``.
+
+    That of a stage which runs elsewhere is one already.
+    """
 
     def __init__(self, stage: Stage, *, meter: StageMeter) -> None:
         self.stage = stage
@@ -69,6 +96,8 @@ class StageWorker:
             if self._work is None:
                 self._work = self.stage.make_worker()
             return self._work(item)
+        except (QueueAbortedError, StageFailedError):
+            raise
         except Exception as error:
             raise stage_failure(self.stage.name, error, item=item) from error
         finally:
@@ -76,9 +105,22 @@ class StageWorker:
             self._meter.add(time.perf_counter() - started)
 
     def busy_s(self) -> float:
-        """Seconds spent on the present item so far; 0 when waiting."""
+        """Seconds spent on the present item so far, of an errand since it was last sent; 0 when waiting."""
         since = self.busy_since
+        if since is not None and isinstance(self._work, Errand):
+            since = max(since, self._work.since)
         return 0.0 if since is None else time.perf_counter() - since
+
+    def whom(self) -> str:
+        """For whom it waits, in words; empty where it works by itself."""
+        return self._work.whom if isinstance(self._work, Errand) else ""
+
+    def stack(self, thread: threading.Thread) -> str:
+        """Where the work stands that ``thread`` does, or has others do."""
+        if isinstance(self._work, Errand):
+            return self._work.where()
+        frame = sys._current_frames().get(thread.ident or 0)
+        return "".join(traceback.format_stack(frame)).rstrip() if frame else "its thread has ended"
 
     def may_take_s(self, limit_s: float) -> float:
         """Seconds after which it is taken to hang: ``limit_s``, or ten times the longest item of its stage.
@@ -100,12 +142,13 @@ def stage_failure(name: str, error: Exception, *, item: Any) -> StageFailedError
 
 
 def stage_hang(worker: StageWorker, thread: threading.Thread, *, limit_s: float) -> StageFailedError:
-    """The error that users see when a stage stops answering: its name and where its thread stands now."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    text = "".join(traceback.format_stack(frame)).rstrip() if frame else "its thread has ended"
+    """The error that users see when a stage stops answering: its name and where its work stands now."""
+    seconds, limit = worker.busy_s(), worker.may_take_s(limit_s)
+    waits = f", waiting for {worker.whom()}," if worker.whom() else ""
+    text = worker.stack(thread)
     return StageFailedError(
-        f"stage {worker.stage.name!r} has worked on one item for {worker.busy_s():.1f} s and the limit is"
-        f" {worker.may_take_s(limit_s):g} s; it stands at\n{text}",
+        f"stage {worker.stage.name!r} has worked on one item for {seconds:.1f} s{waits} and the limit is {limit:g} s;"
+        f" it stands at\n{text}",
         stage=worker.stage.name,
         error="hang",
         traceback=text,

@@ -2,6 +2,7 @@
 
     tasks ─▶ sample ─▶ prepare ─▶ (transfer) ─▶ compute ─▶ exchange ─▶ update ─▶ evaluate, checkpoint, report
     └ threads with bounded queues, or in a row ┘ └───────────────────── this thread ──────────────────────┘
+      or actors elsewhere, asked ahead
 
 How far replicas go together is the plan's ``sync``; what follows holds of ``ddp``.
 
@@ -19,13 +20,10 @@ from torch import nn
 
 from planner.errors import PlanInvalidError
 from workers.comm.axis import Axis, open_axis
-from workers.data.datasets import load_dataset
 from workers.data.graph import Graph, GraphDataset, rows_to_train
-from workers.data.union import as_one_graph
-from workers.errors import DatasetInvalidError
 from workers.models.node_table import table_of
 from workers.models.registry import build_model
-from workers.models.sampled import learn_degrees
+from workers.models.sampled import Reading, learn_degrees
 from workers.mqgnn.engine import ReplicaStep
 from workers.mqgnn.exchange import Exchange
 from workers.mqgnn.feature_shares import FeatureShares, open_features
@@ -33,21 +31,23 @@ from workers.mqgnn.goals import draws_of, forward_of, sampling_of, scorer_of
 from workers.mqgnn.minibatch import MiniBatch
 from workers.mqgnn.model_runs import runs_of
 from workers.mqgnn.pipeline import Pipeline
-from workers.mqgnn.preparation import build_stages, degrees_of
+from workers.mqgnn.preparation import build_stages, degrees_of, in_place_of, transfer_stages
 from workers.mqgnn.progress import ProgressMeter, Stopwatch
 from workers.mqgnn.racom.membership import Roster, RunHasEndedError
-from workers.mqgnn.sampling.sampled_graph import graph_to_sample
+from workers.mqgnn.remote.asking import Asker
 from workers.mqgnn.seed_order import SeedOrder
+from workers.mqgnn.stage import Stage
 from workers.mqgnn.subgraph_cache import SubgraphCache
 from workers.mqgnn.sync_rules import open_exchange
 from workers.mqgnn.table_exchange import with_learned_features, with_table
+from workers.mqgnn.trained_data import open_data
 from workers.training.divergence import sum_shares
 from workers.training.losses import build_loss
 from workers.training.memory import PeakMemory, keep_freed_memory
 from workers.training.milestones import Milestones
-from workers.training.model_fit import resolve_model
 from workers.training.objective import resolve_objective
 from workers.training.optimizer import build_optimizer, every_parameter
+from workers.training.remote_calls import RemoteCalls
 from workers.training.run import RankRun
 from workers.training.seeding import seed_everything
 
@@ -61,24 +61,15 @@ def train(run: RankRun) -> dict[str, float]:
     check_plan(run)
     keep_freed_memory()
     seed_everything(run.spec.training.seed)
-    dataset = load_dataset(run.spec.dataset, paths=run.data)
-    graph = trained_graph(dataset)
-    run = replace(run, spec=run.spec.model_copy(update={"model": resolve_model(run.spec.model, dataset)}))
-    graph = graph_to_sample(graph, run.spec.model)
+    data = open_data(run.spec, paths=run.data)
+    run = replace(run, spec=data.spec)
     axis = Axis() if run.store is not None else open_axis((tuple(range(run.world_size)),), rank=run.rank)
     try:
-        return _train(run, dataset, graph=graph, axis=axis)
+        return _train(run, data.dataset, graph=data.graph, axis=axis)
     except RunHasEndedError as ended:
         return ended.values
     finally:
         axis.close()
-
-
-def trained_graph(dataset: GraphDataset) -> Graph:
-    """All graphs of ``dataset`` as one. Raises ``DatasetInvalidError`` when there is nothing to train on."""
-    if not len(rows_to_train(dataset)):
-        raise DatasetInvalidError(f"{dataset.name} has no {dataset.level} in its training split; nothing to learn from")
-    return as_one_graph(dataset)
 
 
 def check_plan(run: RankRun) -> None:
@@ -99,6 +90,15 @@ def check_plan(run: RankRun) -> None:
         raise PlanInvalidError(
             f"the plan has replicas go together by {run.plan.sync}, the spec asks for {run.spec.training.sync};"
             " plan again"
+        )
+    if run.plan.sampling != run.spec.training.sampling:
+        raise PlanInvalidError(
+            f"the plan is for the sampling {run.plan.sampling!r}, the spec asks for {run.spec.training.sampling!r};"
+            " plan again"
+        )
+    if run.plan.sampling.is_remote and run.samplers is None:
+        raise PlanInvalidError(
+            "the plan has actors sample, and this run was given none; start it as a job, or plan for local sampling"
         )
 
 
@@ -174,19 +174,22 @@ def _train_with(
         reuse=run.plan.cache.sampled_in,
     )
     subgraphs = SubgraphCache(max_bytes=run.plan.cache.subgraph_bytes) if run.plan.cache.reuses else None
-    stages = build_stages(
-        graph,
-        order=order,
-        rank=run.rank,
-        device=run.device,
-        dtype=dtype,
-        num_sampling_workers=run.plan.num_sampling_workers,
-        reading=runs.reading,
-        subgraphs=subgraphs,
-        preference=features.preference,
-        draws=draws_of(dataset, graph),
-        **sampling_of(run.spec.model, dataset),
-    )
+    if run.samplers is not None and run.plan.sampling.is_remote:
+        stages = _stages_elsewhere(run, run.samplers, order=order, graph=graph, reading=runs.reading)
+    else:
+        stages = build_stages(
+            graph,
+            order=order,
+            rank=run.rank,
+            device=run.device,
+            dtype=dtype,
+            num_sampling_workers=run.plan.num_sampling_workers,
+            reading=runs.reading,
+            subgraphs=subgraphs,
+            preference=features.preference,
+            draws=draws_of(dataset, graph),
+            **sampling_of(run.spec.model, dataset),
+        )
     pipeline = Pipeline(
         stages,
         budgets=run.plan.queues,
@@ -215,6 +218,21 @@ def _train_with(
     return _take_all_steps(
         run, order=order, pipeline=pipeline, replica=replica, progress=progress, milestones=milestones
     )
+
+
+def _stages_elsewhere(
+    run: RankRun, samplers: RemoteCalls, *, order: SeedOrder, graph: Graph, reading: Reading
+) -> tuple[Stage, ...]:
+    """The stages where actors sample and prepare."""
+    asker = Asker(
+        samplers,
+        order=order,
+        rank=run.rank,
+        reading=reading,
+        in_place=None if reading == "gathered" else in_place_of(graph),
+        hang_limit_s=run.max_silence_s / 2,
+    )
+    return (asker.stage(num_ahead=run.plan.num_sampling_workers), *transfer_stages(run.device))
 
 
 def _take_all_steps(

@@ -157,6 +157,7 @@ def _describe_sampled(spec: TrainSpec, model: SampledFields, dataset: GraphDatas
         feature_bytes=sum(array.nbytes for graph in graphs for array in graph.features.arrays().values()),
         features=spec.training.features,
         cache=spec.training.cache,
+        sampling=spec.training.sampling,
         dataset_fingerprint=dataset.fingerprint,
         uses_dropout=getattr(model, "dropout", 0) > 0,
         dtype=spec.training.dtype,

@@ -10,6 +10,7 @@ from planner.plan import MegaGraphPlan, MQGNNPlan
 from workers.data.paths import DataPaths
 from workers.spec import TrainSpec
 from workers.training.folder import Folder
+from workers.training.remote_calls import RemoteCalls
 from workers.watch.progress import GiveUp, Progress
 
 
@@ -32,7 +33,7 @@ class RankRun:
     ``job_dir`` holds ``checkpoints/``, ``export/`` and ``predictions/``; ``model_from`` is the export that the task
     uses, None to train. The other ranks reach this one at ``address`` and wait ``max_silence_s`` for it at most;
     ``progress`` is what they hear of it. ``give_up`` ends the run where the thread that trains cannot; who calls a
-    runtime directly has none.
+    runtime directly has none. ``samplers`` make the mini-batches where the plan has actors do so.
 
     Replicas that outlive each other may be given a ``store`` (empty when the run began, and living as long) in place of
     a default process group: then one that is started while the others train is let in by them, and ``report`` is not
@@ -53,3 +54,4 @@ class RankRun:
     progress: Progress = field(default_factory=Progress)
     store: dist.Store | None = None
     give_up: GiveUp | None = None
+    samplers: RemoteCalls | None = None

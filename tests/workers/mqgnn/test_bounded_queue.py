@@ -56,6 +56,53 @@ def test_queued_bytes_never_exceed_the_budget_at_any_instant(threads):
     assert queue.counters().depth == 0
 
 
+def test_reserved_places_count_from_the_start_and_the_first_is_alone_until_it_has_come(threads):
+    queue = make_queue(max_items=3)
+    queue.reserve(ticket=0)
+    second = threads.submit(queue.reserve, ticket=1)
+    assert waiting(second)
+    queue.put("item", nbytes=10, ticket=0)
+    second.result(timeout=5)
+    queue.reserve(ticket=2)
+    fourth = threads.submit(queue.reserve, ticket=3)
+    assert waiting(fourth)
+    counters = queue.counters()
+    assert (counters.depth, counters.in_flight) == (1, 2)
+    queue.get()
+    fourth.result(timeout=5)
+
+
+def test_what_is_under_way_counts_as_many_bytes_as_the_largest_so_far(threads):
+    queue = make_queue(max_items=10, max_bytes=100)
+    queue.reserve(ticket=0)
+    queue.put("item", nbytes=40, ticket=0)
+    queue.reserve(ticket=1)
+    third = threads.submit(queue.reserve, ticket=2)
+    assert waiting(third)
+    queue.get()
+    third.result(timeout=5)
+
+
+def test_places_are_taken_in_the_order_of_their_tickets(threads):
+    queue = make_queue()
+    second = threads.submit(queue.reserve, ticket=1)
+    assert waiting(second)
+    queue.reserve(ticket=0)
+    queue.put("item", nbytes=1, ticket=0)
+    second.result(timeout=5)
+    assert queue.counters().in_flight == 1
+
+
+def test_who_waits_for_a_place_is_turned_away_by_an_abort(threads):
+    queue = make_queue()
+    queue.reserve(ticket=0)
+    second = threads.submit(queue.reserve, ticket=1)
+    assert waiting(second)
+    queue.abort()
+    with pytest.raises(QueueAbortedError):
+        second.result(timeout=5)
+
+
 def test_an_item_larger_than_the_whole_budget_is_admitted_only_when_the_queue_is_empty(threads):
     queue = make_queue(max_bytes=100)
     queue.put("small", nbytes=1, ticket=0)

@@ -5,7 +5,7 @@ from tests.workers.mqgnn.graphs import clustered_graph
 from tests.workers.mqgnn.runs import CPU
 from workers.data.graph import TRAIN
 from workers.mqgnn.minibatch import MiniBatch
-from workers.mqgnn.preparation import build_stages, stage_names
+from workers.mqgnn.preparation import build_stages
 from workers.mqgnn.seed_order import BatchTask, SeedOrder
 
 GRAPH = clustered_graph(300)
@@ -60,5 +60,10 @@ def test_an_empty_part_of_a_batch_is_an_empty_mini_batch_of_the_same_step():
 
 
 def test_stages_are_named_as_the_queues_of_a_plan_must_be():
-    assert stage_names(CPU) == ("sample", "prepare")
-    assert stage_names(torch.device("cuda")) == ("sample", "prepare", "transfer")
+    order = SeedOrder(TRAIN_NODES, batch_size=32, seed=5)
+    on_cpu, on_cuda = (
+        build_stages(GRAPH, order=order, fanouts=(3, 2), rank=0, device=device)
+        for device in (CPU, torch.device("cuda"))
+    )
+    assert [stage.name for stage in on_cpu] == ["sample", "prepare"]
+    assert [stage.name for stage in on_cuda] == ["sample", "prepare", "transfer"]

@@ -13,7 +13,8 @@ from tests.workers.mqgnn.graphs import graph_of_edges
 from workers.data.graph import GraphDataset
 from workers.data.paths import DataPaths
 from workers.errors import DatasetInvalidError, TrainingDivergedError
-from workers.mqgnn.train import train, trained_graph
+from workers.mqgnn.train import train
+from workers.mqgnn.trained_data import trained_graph
 from workers.runtime import run_rank
 from workers.spec import DatasetSpec, SampledGNNSpec, TrainingSpec, TrainSpec
 from workers.training.export import load_exported
