@@ -242,7 +242,7 @@ def test_a_node_of_the_split_without_a_time_is_named(papers):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("gcn", {"temporal": True}, "knows the degrees of the whole graph"),
+        ("gcn", {"temporal": True}, "may know degrees of the whole graph"),
         ("graphsage", {"temporal": True, "sampler": "ladies"}, "no seed has a subgraph of its own"),
         ("graphsage", {"disjoint": True, "sampler": "fastgcn"}, "no seed has a subgraph of its own"),
         ("graphsage", {"replace": True, "sampler": "labor"}, "draws without replacement"),
