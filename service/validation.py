@@ -223,9 +223,7 @@ def _check_features(training: Mapping[str, Any]) -> Iterator[Fault]:
     except ValidationError:
         return
     reason = refuse_features(training.get("features", "local"), sync)
-    if reason is not None:
-        detail, _, fix = reason.rpartition("; ")
-        yield Fault(pointer="/training/features", detail=detail, fix=fix)
+    yield from _refused(reason, pointer="/training/features")
 
 
 def _check_cache(training: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[Fault]:
@@ -239,9 +237,7 @@ def _check_cache(training: Mapping[str, Any], document: Mapping[str, Any]) -> It
     except ValidationError:
         return
     reason = refuse_cache(cache, training.get("features", "local"), kind=kind, model=asked)
-    if reason is not None:
-        detail, _, fix = reason.rpartition("; ")
-        yield Fault(pointer="/training/cache", detail=detail, fix=fix)
+    yield from _refused(reason, pointer="/training/cache")
 
 
 def _check_sampling(training: Mapping[str, Any], task: Any) -> Iterator[Fault]:
@@ -251,9 +247,14 @@ def _check_sampling(training: Mapping[str, Any], task: Any) -> Iterator[Fault]:
     except ValidationError:
         return
     reason = refuse_sampling(rule, training.get("features", "local"), cache=cache, task=task)
+    yield from _refused(reason, pointer="/training/sampling")
+
+
+def _refused(reason: str | None, *, pointer: str) -> Iterator[Fault]:
+    """What a rule of ``workers.spec`` says against a part of the job, and after the last semicolon what to change."""
     if reason is not None:
         detail, _, fix = reason.rpartition("; ")
-        yield Fault(pointer="/training/sampling", detail=detail, fix=fix)
+        yield Fault(pointer=pointer, detail=detail, fix=fix)
 
 
 def _check_kernel(asked: Any, document: Mapping[str, Any]) -> Iterator[Fault]:

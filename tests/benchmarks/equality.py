@@ -6,15 +6,13 @@ against float64: an error counts by how far it is over 1e-5 or over that of the 
 ``--store FILE`` every cell is kept in a file, and a later run goes on where one ended.
 """
 
-import argparse
 import sys
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.frame import Outcome, main
-from tests.benchmarks.kept import Kept
+from tests.benchmarks.kept import Kept, parse_store
 from tests.distributed.equality import Judge
 from tests.distributed.equality.claims import FLOAT32_BAR, FLOAT64_BAR
 from tests.distributed.equality.layouts import Cell, all_cells, covering
@@ -78,9 +76,7 @@ def counts(found: list[Cell]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--store", type=Path, default=None)
-    own, others = parser.parse_known_args()
+    own, others = parse_store()
 
     def run() -> Outcome:
         """Every cell."""

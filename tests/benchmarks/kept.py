@@ -1,9 +1,17 @@
 """Results of long benchmarks by what was run, kept in a file of JSON lines where there is one, by one state of code."""
 
+import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+
+def parse_store(parser: argparse.ArgumentParser | None = None) -> tuple[argparse.Namespace, list[str]]:
+    """``--store FILE`` and what else ``parser`` knows, from the command line; then what it leaves to the frame."""
+    parser = parser or argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--store", type=Path, default=None)
+    return parser.parse_known_args()
 
 
 class Kept:

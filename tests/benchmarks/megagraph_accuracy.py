@@ -9,7 +9,6 @@ is one short run, which must end better than it began. With ``--store`` every ru
 goes on where one ended.
 """
 
-import argparse
 import math
 import statistics
 import sys
@@ -26,7 +25,7 @@ from api.spec_file import read_spec_file
 from service.spec import JobSpec
 from service.validation import parse_spec
 from tests.benchmarks.frame import Outcome, main
-from tests.benchmarks.kept import Kept
+from tests.benchmarks.kept import Kept, parse_store
 from tests.conftest import find_data_root
 from tests.distributed.equality import Case, plan_of
 from tests.distributed.odd_graphs import odd_set
@@ -262,9 +261,7 @@ def thinned(values: Sequence[float]) -> Sequence[float]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--store", type=Path, default=None)
-    own, others = parser.parse_known_args()
+    own, others = parse_store()
 
     def run(names: Sequence[str]) -> Outcome:
         """Every set as its example says, three seeds, on one rank and on four."""

@@ -32,7 +32,7 @@ from scipy import stats
 from planner.caching import CacheRule
 from planner.sync import SyncRule
 from tests.benchmarks.frame import Outcome, main
-from tests.benchmarks.kept import Kept
+from tests.benchmarks.kept import Kept, parse_store
 from tests.benchmarks.side_process import SideProcess
 from tests.conftest import find_data_root
 from tests.kit.gloo_pool import GlooPool
@@ -299,8 +299,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS)
-    parser.add_argument("--store", type=Path, default=None)
-    own, others = parser.parse_known_args()
+    own, others = parse_store(parser)
 
     def run(graphs: Sequence[str]) -> Outcome:
         """Ten models on three graphs, ten seeds."""

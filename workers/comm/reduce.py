@@ -16,17 +16,23 @@ def sum_gradients(parameters: Iterable[nn.Parameter], *, axis: Axis) -> None:
 
     Gradients travel in flat buckets, in the order of ``parameters``, which must be the same on all ranks.
     """
+    parameters = list(parameters)
+    count_missing_as_zero(parameters)
     if axis.group is None:
         return
     for bucket in in_buckets(parameters):
-        for parameter in bucket:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
         flat = torch.cat([parameter.grad.flatten() for parameter in bucket])
         axis.sum_in_place(flat)
         sizes = [parameter.numel() for parameter in bucket]
         for parameter, part in zip(bucket, flat.split(sizes), strict=True):
             parameter.grad.copy_(part.view_as(parameter))
+
+
+def count_missing_as_zero(parameters: Iterable[nn.Parameter]) -> None:
+    """A gradient of zeros where there is none."""
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def copy_from_first(tensors: Iterable[Tensor], *, axis: Axis) -> None:

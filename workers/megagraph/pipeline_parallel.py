@@ -16,7 +16,7 @@ from planner.errors import PlanInvalidError
 from planner.plan import MegaGraphPlan, Stage
 from planner.schedule import handed_over, hands_over
 from workers.comm.axis import Axis, open_axis
-from workers.comm.reduce import sum_gradients
+from workers.comm.reduce import count_missing_as_zero, sum_gradients
 from workers.megagraph.sharding import counts_in_norm
 from workers.models.units import GraphTransformer
 
@@ -98,10 +98,7 @@ class GradientSums:
 
     def sum(self) -> None:
         """Sum them all. Collective, in the same order on all ranks."""
-        for parameters in (self._sharded, *(parameters for _, parameters in self._sums)):
-            for parameter in parameters:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
+        count_missing_as_zero(self._sharded)
         for axis, parameters in self._sums:
             sum_gradients(parameters, axis=axis)
 

@@ -194,7 +194,7 @@ def _train_with(
         stages,
         budgets=run.plan.queues,
         pipelined=run.plan.pipelined,
-        hang_limit_s=run.max_silence_s / 2,  # so that the stage is named before its rank is
+        hang_limit_s=run.max_stage_silence_s,
         give_up=run.give_up,
     )
     progress = ProgressMeter(
@@ -230,7 +230,7 @@ def _stages_elsewhere(
         rank=run.rank,
         reading=reading,
         in_place=None if reading == "gathered" else in_place_of(graph),
-        hang_limit_s=run.max_silence_s / 2,
+        hang_limit_s=run.max_stage_silence_s,
     )
     return (asker.stage(num_ahead=run.plan.num_sampling_workers), *transfer_stages(run.device))
 

@@ -27,6 +27,7 @@ from torch_geometric.data import HeteroData
 from planner.plan import QueueBudget
 from planner.sync import SyncRule
 from workers.comm.axis import Axis, open_axis
+from workers.comm.reduce import copy_from_first
 from workers.data.graph import GraphDataset, Task, rows_to_train
 from workers.errors import DatasetInvalidError, ModelInvalidError, ObjectiveInvalidError, SeedsInvalidError
 from workers.model_specs.sampled import SamplerName
@@ -40,7 +41,6 @@ from workers.mqgnn.own.forms import Form
 from workers.mqgnn.own.graph import OwnGraph, OwnSettings
 from workers.mqgnn.own.judging import check_module
 from workers.mqgnn.own.plain import PlainGraph
-from workers.mqgnn.own.replicas import equalize
 from workers.mqgnn.own.typed import TypedGraph
 from workers.mqgnn.pipeline import Pipeline
 from workers.mqgnn.seed_order import SeedOrder
@@ -257,7 +257,7 @@ class Trainer:
         was_training = self.model.training
         num_outputs = self._own.outputs_width(self.model)
         with _all_ranks() as axis:
-            equalize(self.model.state_dict().values(), axis=axis)
+            copy_from_first(self.model.state_dict().values(), axis=axis)
         self._own.judge(self.model)
         self.model.train(was_training)
         remove_generated_sources()

@@ -5,12 +5,10 @@ store that the first of them opens.
 """
 
 import platform
-import time
 from typing import Any
 
 import ray
 import torch.distributed as dist
-from ray.exceptions import RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -21,6 +19,7 @@ from workers.data.paths import DataPaths
 from workers.errors import ProbeFailedError
 from workers.probe.measure import run_probe
 from workers.probe.ranks import Meeting, open_group
+from workers.ray_answers import all_answers
 from workers.spec import TrainSpec
 
 
@@ -107,17 +106,10 @@ def measure_on_cluster(
 
 
 def _answers(asked: list[ray.ObjectRef], *, timeout_s: float) -> list[Any]:
-    """All answers; the first failure ends the waiting, because the other ranks then wait for the failed one."""
-    deadline, pending = time.monotonic() + timeout_s, asked
-    while pending:
-        done, pending = ray.wait(pending, timeout=max(0.0, deadline - time.monotonic()))
-        if not done:
-            raise ProbeFailedError(
-                f"{len(pending)} of {len(asked)} ranks of the probe did not answer within {timeout_s:g} s; look at the"
-                " dashboard whether their nodes are overloaded or cannot reach each other"
-            )
-        try:
-            ray.get(done)
-        except RayTaskError as error:
-            raise error.cause from None
-    return ray.get(asked)
+    def late(num_pending: int) -> ProbeFailedError:
+        return ProbeFailedError(
+            f"{num_pending} of {len(asked)} ranks of the probe did not answer within {timeout_s:g} s; look at the"
+            " dashboard whether their nodes are overloaded or cannot reach each other"
+        )
+
+    return all_answers(asked, timeout_s=timeout_s, late=late)

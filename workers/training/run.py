@@ -55,3 +55,8 @@ class RankRun:
     store: dist.Store | None = None
     give_up: GiveUp | None = None
     samplers: RemoteCalls | None = None
+
+    @property
+    def max_stage_silence_s(self) -> float:
+        """How long a stage may hang: less than a rank, so that the stage is named before its rank is."""
+        return self.max_silence_s / 2

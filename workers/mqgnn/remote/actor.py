@@ -10,7 +10,6 @@ bundle; what it had been asked is lost, and asked again by who wants it (``askin
 import os
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from workers.data.paths import DataPaths
 from workers.errors import SamplingActorsError
 from workers.mqgnn.remote.batch_maker import BatchMaker, BatchRequest
 from workers.mqgnn.remote.packing import PackedBatch
+from workers.ray_answers import all_answers
 from workers.spec import TrainSpec
 from workers.training.remote_calls import ActorLostError
 
@@ -135,22 +135,16 @@ def elsewhere_than(nodes: frozenset[str]) -> dict[str, str]:
 
 
 def _all_ready(actors: Sequence[Any]) -> list[str]:
-    asked, deadline = [actor.ready.remote() for actor in actors], time.monotonic() + READY_S
-    pending = asked
-    while pending:
-        done, pending = ray.wait(pending, timeout=max(0.0, deadline - time.monotonic()))
-        if not done:
-            raise SamplingActorsError(
-                f"{len(pending)} of {len(actors)} sampling actors did not open their data within {READY_S:g} s; look on"
-                " the dashboard what they do"
-            )
-        try:
-            ray.get(done)
-        except RayTaskError as error:
-            raise error.cause from None
-        except RayActorError as error:
-            raise SamplingActorsError(f"a sampling actor died while it started: {error}") from None
-    return ray.get(asked)
+    def late(num_pending: int) -> SamplingActorsError:
+        return SamplingActorsError(
+            f"{num_pending} of {len(actors)} sampling actors did not open their data within {READY_S:g} s; look on"
+            " the dashboard what they do"
+        )
+
+    try:
+        return all_answers([actor.ready.remote() for actor in actors], timeout_s=READY_S, late=late)
+    except RayActorError as error:
+        raise SamplingActorsError(f"a sampling actor died while it started: {error}") from None
 
 
 class ActorCalls:
